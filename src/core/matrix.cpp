@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/matrix.hpp"
+
+#include <cstddef>
+
+#include "core/decay.hpp"
+
+// Each kernel is written once, as a template over the vector width, and compiled for several instruction sets in
+// functions that carry the target; the widest that the processor has is picked at run time. No set is allowed to fuse
+// a product with a sum (-ffp-contract=off), which keeps their bits the same. The bodies are forced inline: a vector
+// wider than the baseline's may not cross a call.
+#define HYPIC_INLINE [[gnu::always_inline]] inline
+
+namespace hypic::inline v0 {
+namespace {
+
+template <class T, std::int64_t Bytes>
+struct vector_of {
+  using type [[gnu::vector_size(Bytes)]] = T;
+};
+
+/// An instruction set: bytes of a vector, and the tile of `product` that fits its registers.
+template <std::int64_t Bytes, std::int64_t Rows, std::int64_t Vectors>
+struct instruction_set {
+  static constexpr std::int64_t bytes = Bytes;
+  static constexpr std::int64_t tile_rows = Rows;
+  static constexpr std::int64_t tile_vectors = Vectors;
+};
+using baseline = instruction_set<16, 4, 2>;
+using avx2 = instruction_set<32, 4, 2>;
+using avx512 = instruction_set<64, 6, 3>;
+
+template <class V, class T>
+HYPIC_INLINE void load(V& value, T const* from) noexcept {
+  __builtin_memcpy(&value, from, sizeof(V));
+}
+
+template <class V, class T>
+HYPIC_INLINE void store(T* to, V const& value) noexcept {
+  __builtin_memcpy(to, &value, sizeof(V));
+}
+
+template <class V, std::int64_t Count>
+using registers = V[static_cast<std::size_t>(Count)];
+
+/// One tile of a product, held in registers: Rows x Vectors vectors of type V.
+template <class V, std::int64_t Rows, std::int64_t Vectors>
+HYPIC_INLINE void product_tile(std::int64_t inner, left_operand left, matrix_view<float const> right,
+                               matrix_view<float> out, store_mode mode) noexcept {
+  constexpr std::int64_t lanes = sizeof(V) / sizeof(float);
+  registers<registers<V, Vectors>, Rows> sum = {};
+  for (std::int64_t i = 0; i < inner; ++i) {
+    registers<V, Vectors> operand;
+    for (std::int64_t v = 0; v < Vectors; ++v) load(operand[v], right.row(i) + v * lanes);
+    for (std::int64_t r = 0; r < Rows; ++r) {
+      float const factor = left.data[r * left.row_stride + i * left.inner_stride];
+      for (std::int64_t v = 0; v < Vectors; ++v) sum[r][v] = sum[r][v] + factor * operand[v];
+    }
+  }
+  for (std::int64_t r = 0; r < Rows; ++r) {
+    for (std::int64_t v = 0; v < Vectors; ++v) {
+      float* const to = out.row(r) + v * lanes;
+      V before = {};
+      if (mode == store_mode::add) load(before, to);
+      store(to, mode == store_mode::add ? before + sum[r][v] : sum[r][v]);
+    }
+  }
+}
+
+/// All rows of `Vectors` vectors of columns.
+template <class V, std::int64_t Rows, std::int64_t Vectors>
+HYPIC_INLINE void product_panel(std::int64_t rows, std::int64_t inner, left_operand left,
+                                matrix_view<float const> right, matrix_view<float> out, store_mode mode) noexcept {
+  std::int64_t r = 0;
+  auto const below = [&] { return left_operand{left.data + r * left.row_stride, left.row_stride, left.inner_stride}; };
+  for (; r + Rows <= rows; r += Rows) product_tile<V, Rows, Vectors>(inner, below(), right, out.at(r, 0), mode);
+  for (; r < rows; ++r) product_tile<V, 1, Vectors>(inner, below(), right, out.at(r, 0), mode);
+}
+
+struct product_kernel {
+  template <class Isa>
+  HYPIC_INLINE static void run(std::int64_t rows, std::int64_t columns, std::int64_t inner, left_operand left,
+                               matrix_view<float const> right, matrix_view<float> out, store_mode mode) noexcept {
+    using vector = typename vector_of<float, Isa::bytes>::type;
+    constexpr std::int64_t lanes = Isa::bytes / sizeof(float);
+    constexpr std::int64_t wide = lanes * Isa::tile_vectors;
+    std::int64_t c = 0;
+    for (; c + wide <= columns; c += wide) {
+      product_panel<vector, Isa::tile_rows, Isa::tile_vectors>(rows, inner, left, right.at(0, c), out.at(0, c), mode);
+    }
+    for (; c + lanes <= columns; c += lanes) {
+      product_panel<vector, Isa::tile_rows, 1>(rows, inner, left, right.at(0, c), out.at(0, c), mode);
+    }
+    for (; c < columns; ++c) {
+      product_panel<float, Isa::tile_rows, 1>(rows, inner, left, right.at(0, c), out.at(0, c), mode);
+    }
+  }
+};
+
+/// Dot products in eight running sums, whatever the vector width, folded in one order.
+struct row_dots_kernel {
+  static constexpr std::int64_t sums = 8;
+
+  template <class Isa, std::int64_t Rows>
+  HYPIC_INLINE static void rows_at(std::int64_t dim, double const* x, matrix_view<double const> rows,
+                                   double* out) noexcept {
+    using vector = typename vector_of<double, Isa::bytes>::type;
+    constexpr std::int64_t lanes = Isa::bytes / sizeof(double);
+    constexpr std::int64_t vectors = sums / lanes;
+    registers<registers<vector, vectors>, Rows> sum = {};
+    std::int64_t d = 0;
+    for (; d + sums <= dim; d += sums) {
+      for (std::int64_t v = 0; v < vectors; ++v) {
+        vector one;
+        load(one, x + d + v * lanes);
+        for (std::int64_t r = 0; r < Rows; ++r) {
+          vector other;
+          load(other, rows.row(r) + d + v * lanes);
+          sum[r][v] = sum[r][v] + one * other;
+        }
+      }
+    }
+    for (std::int64_t r = 0; r < Rows; ++r) {
+      double part[sums];
+      __builtin_memcpy(part, sum[r], sizeof(part));
+      for (std::int64_t rest = d; rest < dim; ++rest) part[rest - d] += x[rest] * rows.row(r)[rest];
+      out[r] = ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+    }
+  }
+
+  template <class Isa>
+  HYPIC_INLINE static void run(std::int64_t count, std::int64_t dim, double const* x, matrix_view<double const> rows,
+                               double* out) noexcept {
+    constexpr std::int64_t together = Isa::bytes == 16 ? 1 : 4;
+    std::int64_t r = 0;
+    for (; r + together <= count; r += together) rows_at<Isa, together>(dim, x, rows.at(r, 0), out + r);
+    for (; r < count; ++r) rows_at<Isa, 1>(dim, x, rows.at(r, 0), out + r);
+  }
+};
+
+struct decayed_row_kernel {
+  template <class Isa, class T>
+  HYPIC_INLINE static void run(std::int64_t dim, double const* to, double const* from, double const* x,
+                               T* out) noexcept {
+    for (std::int64_t d = 0; d < dim; ++d) out[d] = static_cast<T>(decay_of(to[d] - from[d]) * x[d]);
+  }
+};
+
+struct solve_kernel {
+  /// Columns of one tile, all rows of which stay in the first-level cache.
+  template <class V, std::int64_t Vectors>
+  HYPIC_INLINE static void columns_at(std::int64_t rows, matrix_view<double const> lower, double const* beta,
+                                      matrix_view<float const> v, matrix_view<float> u) noexcept {
+    constexpr std::int64_t lanes = sizeof(V) / sizeof(double);
+    constexpr std::int64_t columns = lanes * Vectors;
+    registers<registers<V, Vectors>, solve_rows> solved;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      float* const x = u.row(i);
+      registers<double, columns> row;
+      for (std::int64_t c = 0; c < columns; ++c) row[c] = -static_cast<double>(x[c]);
+      if (v.data != nullptr) {
+        for (std::int64_t c = 0; c < columns; ++c) row[c] += static_cast<double>(v.row(i)[c]);
+      }
+      registers<V, Vectors> sum;
+      for (std::int64_t k = 0; k < Vectors; ++k) {
+        load(sum[k], row + k * lanes);
+        sum[k] = beta[i] * sum[k];
+      }
+      for (std::int64_t j = 0; j < i; ++j) {
+        double const factor = lower.row(i)[j];
+        for (std::int64_t k = 0; k < Vectors; ++k) sum[k] = sum[k] - factor * solved[j][k];
+      }
+      for (std::int64_t k = 0; k < Vectors; ++k) {
+        solved[i][k] = sum[k];
+        store(row + k * lanes, sum[k]);
+      }
+      for (std::int64_t c = 0; c < columns; ++c) x[c] = static_cast<float>(row[c]);
+    }
+  }
+
+  template <class Isa>
+  HYPIC_INLINE static void run(std::int64_t rows, std::int64_t columns, matrix_view<double const> lower,
+                               double const* beta, matrix_view<float const> v, matrix_view<float> u) noexcept {
+    using vector = typename vector_of<double, Isa::bytes>::type;
+    constexpr std::int64_t lanes = Isa::bytes / sizeof(double);
+    constexpr std::int64_t vectors = 4;
+    std::int64_t c = 0;
+    auto const v_at = [&] { return v.data == nullptr ? v : v.at(0, c); };
+    for (; c + lanes * vectors <= columns; c += lanes * vectors) {
+      columns_at<vector, vectors>(rows, lower, beta, v_at(), u.at(0, c));
+    }
+    for (; c + lanes <= columns; c += lanes) columns_at<vector, 1>(rows, lower, beta, v_at(), u.at(0, c));
+    for (; c < columns; ++c) columns_at<double, 1>(rows, lower, beta, v_at(), u.at(0, c));
+  }
+};
+
+struct advance_kernel {
+  template <class Isa>
+  HYPIC_INLINE static void run(std::int64_t rows, std::int64_t columns, double const* decay, std::int64_t decay_stride,
+                               matrix_view<float const> update, matrix_view<double> state,
+                               matrix_view<float> rounded) noexcept {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      double const factor = decay[r * decay_stride];
+      float const* __restrict const added = update.row(r);
+      double* __restrict const kept = state.row(r);
+      float* __restrict const copy = rounded.row(r);
+      for (std::int64_t c = 0; c < columns; ++c) {
+        kept[c] = factor * kept[c] + static_cast<double>(added[c]);
+        copy[c] = static_cast<float>(kept[c]);
+      }
+    }
+  }
+};
+
+template <class Kernel, class... Arguments>
+void on_baseline(Arguments... arguments) noexcept {
+  Kernel::template run<baseline>(arguments...);
+}
+#if defined(__x86_64__)
+template <class Kernel, class... Arguments>
+[[gnu::target("avx2")]] void on_avx2(Arguments... arguments) noexcept {
+  Kernel::template run<avx2>(arguments...);
+}
+template <class Kernel, class... Arguments>
+[[gnu::target("avx512f,avx512dq,avx512vl")]] void on_avx512(Arguments... arguments) noexcept {
+  Kernel::template run<avx512>(arguments...);
+}
+#endif
+
+/// The function that runs `Kernel` with the widest vectors of this processor.
+template <class Kernel, class... Arguments>
+auto widest() noexcept -> void (*)(Arguments...) noexcept {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    return on_avx512<Kernel, Arguments...>;
+  }
+  if (__builtin_cpu_supports("avx2")) return on_avx2<Kernel, Arguments...>;
+#endif
+  return on_baseline<Kernel, Arguments...>;
+}
+
+template <class Kernel, class... Arguments>
+void dispatch(Arguments... arguments) noexcept {
+  static auto const kernel = widest<Kernel, Arguments...>();
+  kernel(arguments...);
+}
+
+}  // namespace
+
+void product(std::int64_t rows, std::int64_t columns, std::int64_t inner, left_operand left,
+             matrix_view<float const> right, matrix_view<float> out, store_mode mode) noexcept {
+  dispatch<product_kernel>(rows, columns, inner, left, right, out, mode);
+}
+
+void row_dots(std::int64_t count, std::int64_t dim, double const* x, matrix_view<double const> rows,
+              double* out) noexcept {
+  dispatch<row_dots_kernel>(count, dim, x, rows, out);
+}
+
+void decayed_row(std::int64_t dim, double const* to, double const* from, double const* x, double* out) noexcept {
+  dispatch<decayed_row_kernel>(dim, to, from, x, out);
+}
+
+void decayed_row(std::int64_t dim, double const* to, double const* from, double const* x, float* out) noexcept {
+  dispatch<decayed_row_kernel>(dim, to, from, x, out);
+}
+
+void solve(std::int64_t rows, std::int64_t columns, matrix_view<double const> lower, double const* beta,
+           matrix_view<float const> v, matrix_view<float> u) noexcept {
+  dispatch<solve_kernel>(rows, columns, lower, beta, v, u);
+}
+
+void advance(std::int64_t rows, std::int64_t columns, double const* decay, std::int64_t decay_stride,
+             matrix_view<float const> update, matrix_view<double> state, matrix_view<float> rounded) noexcept {
+  dispatch<advance_kernel>(rows, columns, decay, decay_stride, update, state, rounded);
+}
+
+}  // namespace hypic::inline v0

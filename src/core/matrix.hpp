@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+/// The loops that the host back end's time goes into: small row-major matrices in scratch, rows `stride` elements apart.
+///
+/// One rule holds for all of them: an output element is made by one order of operations, which depends on the length
+/// of its inner sum alone. How many rows or columns a call has, and which instructions the processor has, change no bit.
+namespace hypic::inline v0 {
+
+/// A row length, in elements, at which a matrix's rows start on cache lines of different sets.
+constexpr std::int64_t padded_row(std::int64_t columns) noexcept { return (columns + 15) / 16 * 16 | 16; }
+
+enum class store_mode : std::uint8_t { set, add };
+
+/// Left operand of `product`: element (r, i) is data[r * row_stride + i * inner_stride], so that it may be transposed.
+struct left_operand {
+  float const* data;
+  std::int64_t row_stride;
+  std::int64_t inner_stride;
+};
+
+/// A row-major matrix or a part of one.
+template <class T>
+struct matrix_view {
+  T* data;
+  std::int64_t stride;
+  constexpr T* row(std::int64_t r) const noexcept { return data + r * stride; }
+  constexpr matrix_view at(std::int64_t r, std::int64_t column) const noexcept { return {row(r) + column, stride}; }
+  constexpr operator matrix_view<T const>() const noexcept { return {data, stride}; }  // NOLINT
+};
+
+/// out[rows, columns] = or += left[rows, inner] right[inner, columns], summed from zero in the order of `inner`.
+void product(std::int64_t rows, std::int64_t columns, std::int64_t inner, left_operand left,
+             matrix_view<float const> right, matrix_view<float> out, store_mode mode) noexcept;
+
+/// out[j] = x . rows[j] for j in [0, count), in fp64.
+void row_dots(std::int64_t count, std::int64_t dim, double const* x, matrix_view<double const> rows,
+              double* out) noexcept;
+
+/// out[d] = exp(to[d] - from[d]) x[d].
+void decayed_row(std::int64_t dim, double const* to, double const* from, double const* x, double* out) noexcept;
+void decayed_row(std::int64_t dim, double const* to, double const* from, double const* x, float* out) noexcept;
+
+/// Solves U_i = beta_i (v_i - x_i) - sum_{j<i} lower_ij U_j in fp64 and rounds U once. `u` holds x on entry, U on return.
+/// Without `v` its rows are zero. rows <= solve_rows.
+inline constexpr std::int64_t solve_rows = 64;
+void solve(std::int64_t rows, std::int64_t columns, matrix_view<double const> lower, double const* beta,
+           matrix_view<float const> v, matrix_view<float> u) noexcept;
+
+/// state[r, c] = decay[r * decay_stride] state[r, c] + update[r, c], kept in fp64, and a copy of it rounded to fp32.
+void advance(std::int64_t rows, std::int64_t columns, double const* decay, std::int64_t decay_stride,
+             matrix_view<float const> update, matrix_view<double> state, matrix_view<float> rounded) noexcept;
+
+}  // namespace hypic::inline v0

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "hypic/core/status.hpp"
+#include "hypic/core/tensor_view.hpp"
+
+namespace hypic::inline v0 {
+
+/// Whether an operand's last dimension has to be contiguous.
+enum class last_stride : std::uint8_t { unit, any };
+
+/// ok, or what keeps `view` from being an operand of shape `wanted`. One without elements needs neither data nor strides,
+/// and where none are wanted any view without elements will do.
+template <class T, int Rank, class Space>
+constexpr status expect_shape(char const* argument, tensor_view<T, Rank, Space> const& view,
+                              decltype(view.extent) const& wanted,
+                              last_stride last = last_stride::unit) noexcept {
+  auto const has_zero = [](auto const& extents) { return std::ranges::find(extents, 0) != extents.end(); };
+  if (has_zero(wanted) && has_zero(view.extent)) return status::ok;
+  for (std::size_t d = 0; d < wanted.size(); ++d) {
+    if (view.extent[d] < 0) return {status::invalid_shape, argument, view.extent[d], status::relation::at_least, 0};
+    if (view.extent[d] != wanted[d]) {
+      return {status::invalid_shape, argument, view.extent[d], status::relation::equal_to, wanted[d]};
+    }
+  }
+  if (view.empty()) return {status::invalid_shape, argument};
+  if (last == last_stride::unit && view.extent.back() > 1 && view.stride.back() != 1) {
+    return {status::invalid_shape, argument, view.stride.back(), status::relation::equal_to, 1};
+  }
+  return status::ok;
+}
+
+/// The first of several outcomes that is not ok.
+template <class... Status>
+constexpr status first_failure(status const& first, Status const&... rest) noexcept {
+  if constexpr (sizeof...(rest) > 0) {
+    if (first == status::ok) return first_failure(rest...);
+  }
+  return first;
+}
+
+}  // namespace hypic::inline v0

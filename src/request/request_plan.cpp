@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hypic/request/request_plan.hpp"
+
+#include <algorithm>
+
+namespace hypic::inline v0 {
+namespace {
+
+planned_span plan_span(prompt_span const& span, std::int64_t start, std::int64_t first_row,
+                       std::int32_t seam_rows) noexcept {
+  planned_span planned;
+  planned.kind = span.kind;
+  planned.start = start;
+  planned.tokens = static_cast<std::int64_t>(span.tokens.size());
+  planned.first_row = first_row;
+  planned.turn = start;
+  bool const preceded = start > 0;
+  std::int64_t const seam = preceded ? std::min<std::int64_t>(seam_rows, planned.tokens) : 0;
+  planned.rows = span.kind == span_kind::fresh ? planned.tokens : seam;
+  if (planned.rows < planned.tokens) {
+    planned.decision = span_decision::reuse;
+    planned.key = span.key;
+  }
+  return planned;
+}
+
+status check_options(model_layout const& layout, request_options const& options) noexcept {
+  if (options.seam_rows < 0)
+    return {status::invalid_argument, "options.seam_rows", options.seam_rows, status::relation::at_least, 0};
+  if (options.seam_rows > layout.head_rows)
+    return {status::invalid_argument, "options.seam_rows", options.seam_rows, status::relation::at_most,
+            layout.head_rows};
+  if (options.generated_tokens < 0)
+    return {status::invalid_argument, "options.generated_tokens", options.generated_tokens, status::relation::at_least,
+            0};
+  if (options.preceding_tokens < 0)
+    return {status::invalid_argument, "options.preceding_tokens", options.preceding_tokens, status::relation::at_least,
+            0};
+  return status::ok;
+}
+
+status check_length(model_layout const& layout, std::int64_t prompt, std::int64_t generated) noexcept {
+  if (prompt == 0) return {status::invalid_argument, "prompt tokens", 0, status::relation::at_least, 1};
+  if (layout.max_positions > 0 && generated > layout.max_positions - prompt)
+    return {status::capacity_exceeded, "prompt plus generated tokens", prompt + generated, status::relation::at_most,
+            layout.max_positions};
+  return status::ok;
+}
+
+}  // namespace
+
+result<request_plan> plan_request(model_layout const& layout, std::span<prompt_span const> spans,
+                                  request_options const& options) {
+  if (auto const s = validate(layout); s != status::ok) return s;
+  if (auto const s = check_options(layout, options); s != status::ok) return s;
+  request_plan plan;
+  plan.prompt_tokens = options.preceding_tokens;
+  plan.spans.reserve(spans.size());
+  for (auto const& span : spans) {
+    auto const planned = plan_span(span, plan.prompt_tokens, plan.rows(), options.seam_rows);
+    for (std::int64_t row = 0; row < planned.rows; ++row) {
+      plan.row_tokens.push_back(span.tokens[static_cast<std::size_t>(row)]);
+      plan.row_positions.push_back(planned.start + row);
+    }
+    plan.prompt_tokens += planned.tokens;
+    plan.spans.push_back(planned);
+  }
+  if (auto const s = check_length(layout, plan.prompt_tokens, options.generated_tokens); s != status::ok) return s;
+  return plan;
+}
+
+result<request_plan> slice(request_plan const& plan, std::int64_t first, std::int64_t count) {
+  auto const all = static_cast<std::int64_t>(plan.spans.size());
+  if (first < 0 || first > all) return status{status::out_of_range, "first", first, status::relation::at_most, all};
+  if (count < 0 || count > all - first)
+    return status{status::out_of_range, "count", count, status::relation::at_most, all - first};
+  request_plan part;
+  part.spans.assign(plan.spans.begin() + first, plan.spans.begin() + first + count);
+  if (part.spans.empty()) return part;
+  auto const& last = part.spans.back();
+  auto const first_row = part.spans.front().first_row;
+  auto const end_row = last.first_row + last.rows;
+  part.row_tokens.assign(plan.row_tokens.begin() + first_row, plan.row_tokens.begin() + end_row);
+  part.row_positions.assign(plan.row_positions.begin() + first_row, plan.row_positions.begin() + end_row);
+  part.prompt_tokens = last.start + last.tokens;
+  for (auto& span : part.spans) span.first_row -= first_row;
+  return part;
+}
+
+}  // namespace hypic::inline v0
