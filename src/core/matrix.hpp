@@ -19,6 +19,12 @@ struct left_operand {
   float const* data;
   std::int64_t row_stride;
   std::int64_t inner_stride;
+  constexpr left_operand below(std::int64_t row) const noexcept {
+    return {data + row * row_stride, row_stride, inner_stride};
+  }
+  constexpr left_operand from(std::int64_t inner) const noexcept {
+    return {data + inner * inner_stride, row_stride, inner_stride};
+  }
 };
 
 /// A row-major matrix or a part of one.
@@ -31,7 +37,7 @@ struct matrix_view {
   constexpr operator matrix_view<T const>() const noexcept { return {data, stride}; }  // NOLINT
 };
 
-/// out[rows, columns] = or += left[rows, inner] right[inner, columns], summed from zero in the order of `inner`.
+/// out[rows, columns] = or += left[rows, inner] right[inner, columns], summed in blocks of 16 in the order of `inner`.
 void product(std::int64_t rows, std::int64_t columns, std::int64_t inner, left_operand left,
              matrix_view<float const> right, matrix_view<float> out, store_mode mode) noexcept;
 

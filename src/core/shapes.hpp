@@ -16,8 +16,7 @@ enum class last_stride : std::uint8_t { unit, any };
 /// and where none are wanted any view without elements will do.
 template <class T, int Rank, class Space>
 constexpr status expect_shape(char const* argument, tensor_view<T, Rank, Space> const& view,
-                              decltype(view.extent) const& wanted,
-                              last_stride last = last_stride::unit) noexcept {
+                              decltype(view.extent) const& wanted, last_stride last = last_stride::unit) noexcept {
   auto const has_zero = [](auto const& extents) { return std::ranges::find(extents, 0) != extents.end(); };
   if (has_zero(wanted) && has_zero(view.extent)) return status::ok;
   for (std::size_t d = 0; d < wanted.size(); ++d) {

@@ -31,7 +31,9 @@ HYPIC_API result<std::vector<double>> linear_frequencies(std::int64_t rotary_dim
 /// Plain ones of the base raised to base * factor^(rotary_dim / (rotary_dim - 2)) (NTK-aware, static).
 HYPIC_API result<std::vector<double>> ntk_frequencies(std::int64_t rotary_dim, double base, double factor);
 /// YaRN, arXiv:2309.00071: a ramp from interpolated to plain ones between the pairs that turn `beta_slow` and
-/// `beta_fast` times over `original_positions`. Its attention temperature is the host's to apply to q and k.
+/// `beta_fast` times over `original_positions`, linear in the pair's index between whole pairs, as the authors' code and
+/// the engines after it have it. Its attention temperature is the host's to apply to q and k.
+/// Errors: invalid_argument; also where not even the first pair turns `beta_slow` times.
 HYPIC_API result<std::vector<double>> yarn_frequencies(std::int64_t rotary_dim, double base, double factor,
                                                        double original_positions, double beta_fast = 32.0,
                                                        double beta_slow = 1.0);

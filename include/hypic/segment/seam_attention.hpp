@@ -48,10 +48,12 @@ struct key_value_view {
 
 /// Causal attention of forwarded rows over their whole prompt.
 /// Shapes:     q [total_rows, query_heads, key_dim]; positions [total_rows], true ones, 0 <= p < keys of the request;
-///             caches a sequence each; sink_logits [query_heads] or empty; o [total_rows, query_heads, value_dim];
+///             sequences share no row; caches a sequence each; sink_logits [query_heads] or empty;
+///             o [total_rows, query_heads, value_dim];
 ///             lse [total_rows, query_heads] or empty: natural log of the sum of exp over scores and sink.
 ///             Query head h reads kv head h / (query_heads / kv_heads).
-/// Method:     fp32, keys in blocks of one fixed size counted from position 0, one running maximum.
+/// Method:     products in fp32, summed in fp64; keys in blocks of one fixed size counted from position 0, one running
+///             maximum. Keys that a row does not see do not touch it, whatever they hold.
 /// Guarantees: no allocation; the same bits for any number of threads and in any batch. 2e-6 relative to fp64.
 /// Errors:     invalid_shape, out_of_range (a position), workspace_too_small.
 HYPIC_API status seam_attention(attention_plan const& plan, tensor_view<float const, 3> q,

@@ -20,6 +20,7 @@ struct convolution_run {
 /// The causal depthwise convolution that stands before q, k, v, then silu:
 /// out[t, c] = silu(sum over j of weight[c, j] * raw[t - (K-1) + j, c]), rows before the run being its tail.
 /// Shapes:     raw, out [rows, channels]; weight [channels, K]; tails [tails, K-1, channels]. `out` must not overlap.
+///             Runs share no row; rows of no run are left alone.
 /// Guarantees: no allocation; the same bits for any number of threads and in any batch.
 /// Errors:     invalid_shape, out_of_range (a run or a tail).
 HYPIC_API status short_convolution(tensor_view<float const, 2> raw, tensor_view<float const, 2> weight,

@@ -46,6 +46,7 @@ struct lookup_result {
 enum class ticket : std::uint64_t { none = 0 };
 
 /// Tells a store when work that reads leased bytes is over. Without a function it is over now.
+/// A store asks within its verbs, of any thread, until the answer is true; the function does not call the store.
 struct fence {
   bool (*reached)(void* context) noexcept = nullptr;
   void* context = nullptr;
@@ -78,8 +79,10 @@ class HYPIC_API cache_store {
   virtual status poll(ticket which, std::span<lookup_result> results) noexcept = 0;
 
   /// Keeps records. Shapes: one outcome a request. Returns the first outcome that is not ok.
-  /// Outcomes: ok, invalid_argument, invalid_shape (block or digests do not fit the layout), corrupt (a digest does not
-  ///           fit its part), capacity_exceeded, backend_failure. After any but ok nothing new is visible.
+  /// Outcomes: ok, invalid_argument (no layout, a part that is not in it, value < 0, a key that is there with other
+  ///           tokens), invalid_shape (block, digests or tokens do not fit the layout, a key that is there with another
+  ///           one), corrupt (a digest does not fit its part), capacity_exceeded, backend_failure. After any but ok
+  ///           nothing new is visible.
   virtual status publish(std::span<publish_request const> requests, std::span<status> outcomes) noexcept = 0;
 
   /// Ends the lease once the fence is reached. Errors: not_found (a ticket that is unknown or released already).

@@ -20,8 +20,8 @@ struct segment_identity {
   std::string_view model;                ///< model_fingerprint
   std::string_view tenant{};             ///< salt: tenants never share records
   std::string_view adapter{};
-  std::uint64_t epoch = 0;               ///< raised when weights change in place: older records become misses
-  double form_bound = 0.0;               ///< error bound of the stored forms; 0: exact fp32
+  std::uint64_t epoch = 0;  ///< raised when weights change in place: older records become misses
+  double form_bound = 0.0;  ///< error bound of the stored forms; 0: exact fp32
   dtype kv = dtype::f32;
 };
 

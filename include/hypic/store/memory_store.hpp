@@ -8,7 +8,8 @@
 
 namespace hypic::inline v0 {
 
-/// Where a store's bytes are. free + held + pinned = capacity at all times; bytes count blocks, tokens and digests.
+/// Where a store's bytes are. free + held + pinned = capacity at all times; bytes count blocks (whole ones, whichever
+/// parts are there), tokens and digests, the key's among them.
 struct store_usage {
   std::int64_t capacity = 0;
   std::int64_t free = 0;
@@ -22,10 +23,13 @@ struct store_usage {
 ///           priority is clock + value / bytes when it is published or hit, and the clock rises to each evicted
 ///           priority; ties go to the least recently used (GreedyDual-Size, Cao and Irani, USITS 1997). Leased records
 ///           stay. A record that fits only by evicting leased ones is refused with capacity_exceeded.
-/// Look-ups are answered at the first poll. A corrupt record is dropped when it is found, unless leased.
+/// Look-ups stand for the moment of `begin` and are answered at the first poll; while one thread polls, another sees them
+/// pending. A corrupt record is served to nobody once it is found; its bytes stay until its leases end.
+/// Failed allocations become backend_failure.
 class HYPIC_API memory_store final : public cache_store {
  public:
-  /// `watch` may be null; it counts "store.hit", "store.miss.<reason>", "store.publish", "store.evict".
+  /// `watch` may be null; it counts "store.hit", "store.miss.<reason>" (the enumerator's name), "store.publish" (those
+  /// that were ok), "store.evict". A capacity below 0 is 0. Throws std::bad_alloc alone.
   explicit memory_store(std::int64_t capacity_bytes, observer* watch = nullptr);
   ~memory_store() override;
 

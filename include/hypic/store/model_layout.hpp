@@ -19,9 +19,9 @@ struct linear_layer {
   family_id family{};
   state_dims dims{};
   row_options options{};
-  std::int32_t tail_rows = 0;               ///< K-1 of its short causal convolution; 0: it has none
-  std::int32_t tail_channels = 0;           ///< raw inputs of that convolution, a row
-  std::optional<rotary_embedding> rotary{}; ///< where its q and k are rotary; scalar operators alone
+  std::int32_t tail_rows = 0;                ///< K-1 of its short causal convolution; 0: it has none
+  std::int32_t tail_channels = 0;            ///< raw inputs of that convolution, a row
+  std::optional<rotary_embedding> rotary{};  ///< where its q and k are rotary; scalar operators alone
   friend bool operator==(linear_layer const&, linear_layer const&) = default;
 };
 
@@ -32,7 +32,7 @@ struct attention_layer {
   std::int32_t key_dim = 0;
   std::int32_t value_dim = 0;
   float scale = 1.0f;
-  float soft_cap = 0.0f;                    ///< 0: none
+  float soft_cap = 0.0f;  ///< 0: none
   std::optional<rotary_embedding> rotary{};
   friend bool operator==(attention_layer const&, attention_layer const&) = default;
 };
@@ -42,8 +42,8 @@ using model_layer = std::variant<linear_layer, attention_layer>;
 /// The layers of a hybrid model, first to last, and how their segments are cut.
 struct model_layout {
   std::vector<model_layer> layers;
-  std::int32_t head_rows = 8;        ///< W: the rows a record keeps as rows; seams may be that long
-  std::int64_t max_positions = 0;    ///< bounds prompt plus generated tokens; 0: unbounded
+  std::int32_t head_rows = 8;      ///< W: the rows a record keeps as rows; seams may be that long
+  std::int64_t max_positions = 0;  ///< bounds prompt plus generated tokens; 0: unbounded
   friend bool operator==(model_layout const&, model_layout const&) = default;
 };
 

@@ -50,8 +50,8 @@ class HYPIC_API record_layout {
   static result<record_layout> make(model_layout const& model, std::int64_t tokens);
 
   std::int64_t tokens() const noexcept { return tokens_; }
-  std::int64_t bytes() const noexcept { return bytes_; }                ///< of the block, a multiple of 64
-  std::int64_t head_rows() const noexcept { return head_rows_; }        ///< min(W, tokens)
+  std::int64_t bytes() const noexcept { return bytes_; }          ///< of the block, a multiple of 64
+  std::int64_t head_rows() const noexcept { return head_rows_; }  ///< min(W, tokens)
   bool has_body() const noexcept { return tokens_ > head_rows_; }
   std::span<record_part const> parts() const noexcept { return parts_; }
   /// Index into parts(), or -1.
@@ -60,7 +60,7 @@ class HYPIC_API record_layout {
   /// Windows on `block`, which is `bytes()` long and aligned for float. `layer` is of the kind that each names.
   /// The windows of a layer cover each byte of its parts once. Heads are one stride apart, beta's too, whose stride is
   /// therefore not 1. Windows without elements have no data; body() is empty where there is no body.
-  rows_view head(std::int32_t layer, std::byte* block) const noexcept;         ///< [head_rows, ...]
+  rows_view head(std::int32_t layer, std::byte* block) const noexcept;  ///< [head_rows, ...]
   summary_view body(std::int32_t layer, std::byte* block) const noexcept;
   tensor_view<float, 2> tail(std::int32_t layer, std::byte* block) const noexcept;    ///< [min(K-1, tokens), channels]
   tensor_view<float, 3> keys(std::int32_t layer, std::byte* block) const noexcept;    ///< [tokens, kv_heads, key_dim]

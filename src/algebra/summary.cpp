@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hypic/algebra/summary.hpp"
+
+#include <algorithm>
+
+#include "algebra/summary_checks.hpp"
+#include "core/calls.hpp"
+#include "core/decay.hpp"
+#include "core/matrix.hpp"
+#include "core/parallel.hpp"
+#include "core/scratch.hpp"
+
+namespace hypic::inline v0 {
+namespace {
+
+/// One head of a summary, its rows contiguous.
+template <class T>
+struct head_part {
+  T* op;
+  matrix_view<T> end_state;
+  constexpr operator head_part<T const>() const noexcept { return {op, end_state}; }  // NOLINT
+};
+
+template <class T>
+head_part<T> part_of(basic_summary_view<T> const& summary, std::int64_t head) noexcept {
+  auto const& end_states = summary.end_states;
+  return {summary.operators.data + head * summary.operators.stride[0],
+          {end_states.data + head * end_states.stride[0], end_states.stride[1]}};
+}
+
+template <class T>
+head_part<T> part_of(basic_summaries_view<T> const& runs, std::int64_t run, std::int64_t head) noexcept {
+  auto const& operators = runs.operators;
+  auto const& end_states = runs.end_states;
+  return {operators.data + run * operators.stride[0] + head * operators.stride[1],
+          {end_states.data + run * end_states.stride[0] + head * end_states.stride[1], end_states.stride[2]}};
+}
+
+template <state_family F>
+double decay_at(float const* log_decays, std::int64_t d) noexcept {
+  return decay_of(static_cast<double>(log_decays[F::form == operator_form::scalar ? 0 : d]));
+}
+
+template <state_family F>
+void identity_head(state_dims const& dims, head_part<float> out) noexcept {
+  std::int64_t const key_dim = dims.key_dim;
+  std::fill_n(out.op, operator_elements(F::form, key_dim), 0.0f);
+  if constexpr (F::form == operator_form::dense) {
+    for (std::int64_t d = 0; d < key_dim; ++d) out.op[d * key_dim + d] = 1.0f;
+  }
+  for (std::int64_t d = 0; d < key_dim; ++d) std::fill_n(out.end_state.row(d), dims.value_dim, 0.0f);
+}
+
+template <state_family F>
+void copy_head(state_dims const& dims, head_part<float const> in, head_part<float> out) noexcept {
+  std::copy_n(in.op, operator_elements(F::form, dims.key_dim), out.op);
+  for (std::int64_t d = 0; d < dims.key_dim; ++d) std::copy_n(in.end_state.row(d), dims.value_dim, out.end_state.row(d));
+}
+
+template <state_family F>
+void compose_head(state_dims const& dims, head_part<float const> later, head_part<float const> earlier,
+                  head_part<float> out) noexcept {
+  std::int64_t const key_dim = dims.key_dim;
+  std::int64_t const value_dim = dims.value_dim;
+  if constexpr (F::form == operator_form::dense) {
+    left_operand const left{later.op, key_dim, 1};
+    product(key_dim, key_dim, key_dim, left, {earlier.op, key_dim}, {out.op, key_dim}, store_mode::set);
+    for (std::int64_t d = 0; d < key_dim; ++d) std::copy_n(later.end_state.row(d), value_dim, out.end_state.row(d));
+    product(key_dim, value_dim, key_dim, left, earlier.end_state, out.end_state, store_mode::add);
+  } else {
+    for (std::int64_t e = 0; e < operator_elements(F::form, key_dim); ++e) out.op[e] = later.op[e] + earlier.op[e];
+    for (std::int64_t d = 0; d < key_dim; ++d) {
+      double const decay = decay_at<F>(later.op, d);
+      for (std::int64_t c = 0; c < value_dim; ++c) {
+        double const moved = decay * static_cast<double>(earlier.end_state.row(d)[c]);
+        out.end_state.row(d)[c] = static_cast<float>(moved + static_cast<double>(later.end_state.row(d)[c]));
+      }
+    }
+  }
+}
+
+/// T in for a dense T. States may have any strides: tiles of them pass through arrays of this function.
+void apply_dense(state_dims const& dims, float const* op, tensor_view<float const, 2> in,
+                 tensor_view<float, 2> out) noexcept {
+  constexpr std::int64_t tile = 32;
+  std::int64_t const key_dim = dims.key_dim;
+  std::int64_t const value_dim = dims.value_dim;
+  float from[tile * tile];
+  float sums[tile * tile];
+  for (std::int64_t column = 0; column < value_dim; column += tile) {
+    auto const columns = std::min(tile, value_dim - column);
+    for (std::int64_t row = 0; row < key_dim; row += tile) {
+      auto const rows = std::min(tile, key_dim - row);
+      for (std::int64_t inner = 0; inner < key_dim; inner += tile) {
+        auto const depth = std::min(tile, key_dim - inner);
+        for (std::int64_t d = 0; d < depth; ++d) {
+          for (std::int64_t c = 0; c < columns; ++c) from[d * tile + c] = in(inner + d, column + c);
+        }
+        product(rows, columns, depth, {op + row * key_dim + inner, key_dim, 1}, {from, tile}, {sums, tile},
+                inner == 0 ? store_mode::set : store_mode::add);
+      }
+      for (std::int64_t d = 0; d < rows; ++d) {
+        for (std::int64_t c = 0; c < columns; ++c) out(row + d, column + c) = sums[d * tile + c];
+      }
+    }
+  }
+}
+
+template <state_family F>
+void apply_head(state_dims const& dims, head_part<float const> summary, tensor_view<float const, 2> in,
+                tensor_view<float, 2> out) noexcept {
+  if constexpr (F::form == operator_form::dense) apply_dense(dims, summary.op, in, out);
+  for (std::int64_t d = 0; d < dims.key_dim; ++d) {
+    float const* const end_state = summary.end_state.row(d);
+    if constexpr (F::form == operator_form::dense) {
+      for (std::int64_t c = 0; c < dims.value_dim; ++c) out(d, c) += end_state[c];
+    } else {
+      double const decay = decay_at<F>(summary.op, d);
+      for (std::int64_t c = 0; c < dims.value_dim; ++c) {
+        out(d, c) = static_cast<float>(decay * static_cast<double>(in(d, c)) + static_cast<double>(end_state[c]));
+      }
+    }
+  }
+}
+
+/// Room for one head of a summary.
+template <state_family F>
+head_part<float> take_head(state_dims const& dims, scratch& memory) noexcept {
+  auto* const op = memory.take<float>(operator_elements(F::form, dims.key_dim));
+  return {op, {memory.take<float>(dims.state_elements()), dims.value_dim}};
+}
+
+std::int64_t head_bytes(operator_form form, state_dims const& dims) noexcept {
+  return scratch_bytes<float>(operator_elements(form, dims.key_dim)) + scratch_bytes<float>(dims.state_elements());
+}
+
+/// out = the fold of all runs, by way of `room`.
+template <state_family F>
+void fold_head(state_dims const& dims, const_summaries_view runs, std::int64_t head, head_part<float> out,
+               head_part<float> room) noexcept {
+  copy_head<F>(dims, part_of(runs, 0, head), out);
+  for (std::int64_t r = 1; r < runs.operators.extent[0]; ++r) {
+    compose_head<F>(dims, part_of(runs, r, head), out, room);
+    copy_head<F>(dims, room, out);
+  }
+}
+
+template <state_family F>
+void fold_prefixes(state_dims const& dims, const_summaries_view runs, std::int64_t head,
+                   summaries_view prefixes) noexcept {
+  copy_head<F>(dims, part_of(runs, 0, head), part_of(prefixes, 0, head));
+  for (std::int64_t r = 1; r < runs.operators.extent[0]; ++r) {
+    compose_head<F>(dims, part_of(runs, r, head), part_of(prefixes, r - 1, head), part_of(prefixes, r, head));
+  }
+}
+
+template <state_family F, class T>
+status expect_summaries(summary_names const& names, state_dims const& dims, std::int64_t runs,
+                        basic_summaries_view<T> const& summaries) noexcept {
+  std::int64_t const heads = dims.value_heads;
+  return first_failure(
+      expect_shape(names.operators, summaries.operators, {runs, heads, operator_elements(F::form, dims.key_dim)}),
+      expect_shape(names.end_states, summaries.end_states, {runs, heads, dims.key_dim, dims.value_dim}));
+}
+
+template <state_family F>
+status check_fold(state_dims const& dims, const_summaries_view const& runs, summary_view const& out,
+                  summaries_view const& prefixes, host_exec const& ex) noexcept {
+  std::int64_t const count = runs.operators.extent[0];
+  bool const with_prefixes = !prefixes.empty();
+  auto checked = first_failure(validate(dims),
+                               expect_summaries<F>({"runs.operators", "runs.end_states"}, dims, count, runs),
+                               expect_exec(ex, with_prefixes ? 0 : fold_workspace_bytes(F::form, dims, ex.threads)));
+  if (checked == status::ok && with_prefixes) {
+    checked = expect_summaries<F>({"prefixes.operators", "prefixes.end_states"}, dims, count, prefixes);
+  }
+  if (checked == status::ok && !(with_prefixes && out.empty())) {
+    checked = expect_summary<F>({"out.operators", "out.end_states"}, dims, out);
+  }
+  return checked;
+}
+
+}  // namespace
+
+template <state_family F>
+status set_identity(state_dims const& dims, summary_view out, host_exec const& ex) {
+  auto const checked = first_failure(
+      validate(dims), expect_summary<F>({"out.operators", "out.end_states"}, dims, out), expect_exec(ex, 0));
+  if (checked != status::ok) return checked;
+  tell(ex, "algebra.set_identity");
+  parallel_for(ex.threads, dims.value_heads,
+               [&](std::int64_t head, int) { identity_head<F>(dims, part_of(out, head)); });
+  return status::ok;
+}
+
+template <state_family F>
+status compose(state_dims const& dims, const_summary_view later, const_summary_view earlier, summary_view out,
+               host_exec const& ex) {
+  auto const checked = first_failure(validate(dims),
+                                     expect_summary<F>({"later.operators", "later.end_states"}, dims, later),
+                                     expect_summary<F>({"earlier.operators", "earlier.end_states"}, dims, earlier),
+                                     expect_summary<F>({"out.operators", "out.end_states"}, dims, out),
+                                     expect_exec(ex, 0));
+  if (checked != status::ok) return checked;
+  tell(ex, "algebra.compose");
+  parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {
+    compose_head<F>(dims, part_of(later, head), part_of(earlier, head), part_of(out, head));
+  });
+  return status::ok;
+}
+
+template <state_family F>
+status apply(state_dims const& dims, const_summary_view summary, tensor_view<float const, 3> in,
+             tensor_view<float, 3> out, host_exec const& ex) {
+  auto const states = std::array<std::int64_t, 3>{dims.value_heads, dims.key_dim, dims.value_dim};
+  auto const checked = first_failure(validate(dims),
+                                     expect_summary<F>({"summary.operators", "summary.end_states"}, dims, summary),
+                                     expect_shape("in", in, states, last_stride::any),
+                                     expect_shape("out", out, states, last_stride::any), expect_exec(ex, 0));
+  if (checked != status::ok) return checked;
+  tell(ex, "algebra.apply");
+  parallel_for(ex.threads, dims.value_heads,
+               [&](std::int64_t head, int) { apply_head<F>(dims, part_of(summary, head), in[head], out[head]); });
+  return status::ok;
+}
+
+std::int64_t fold_workspace_bytes(operator_form form, state_dims const& dims, int threads) noexcept {
+  return head_bytes(form, dims) * std::max(threads, 1) + scratch_alignment;
+}
+
+template <state_family F>
+status fold(state_dims const& dims, const_summaries_view runs, summary_view out, summaries_view prefixes,
+            host_exec const& ex) {
+  if (auto const s = check_fold<F>(dims, runs, out, prefixes, ex); s != status::ok) return s;
+  tell(ex, "algebra.fold");
+  auto const count = runs.operators.extent[0];
+  auto const bytes = static_cast<std::size_t>(head_bytes(F::form, dims));
+  parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int worker) {
+    if (count == 0) {
+      if (!out.empty()) identity_head<F>(dims, part_of(out, head));
+    } else if (!prefixes.empty()) {
+      fold_prefixes<F>(dims, runs, head, prefixes);
+      if (!out.empty()) copy_head<F>(dims, part_of(prefixes, count - 1, head), part_of(out, head));
+    } else {
+      scratch memory{ex.workspace.subspan(static_cast<std::size_t>(worker) * bytes)};
+      fold_head<F>(dims, runs, head, part_of(out, head), take_head<F>(dims, memory));
+    }
+  });
+  return status::ok;
+}
+
+#define HYPIC_INSTANTIATE(F)                                                                                           \
+  template HYPIC_API status set_identity<F>(state_dims const&, summary_view, host_exec const&);                        \
+  template HYPIC_API status compose<F>(state_dims const&, const_summary_view, const_summary_view, summary_view,        \
+                                       host_exec const&);                                                              \
+  template HYPIC_API status apply<F>(state_dims const&, const_summary_view, tensor_view<float const, 3>,               \
+                                     tensor_view<float, 3>, host_exec const&);                                         \
+  template HYPIC_API status fold<F>(state_dims const&, const_summaries_view, summary_view, summaries_view,             \
+                                    host_exec const&);
+HYPIC_INSTANTIATE(retnet)
+HYPIC_INSTANTIATE(gla)
+HYPIC_INSTANTIATE(gated_deltanet)
+HYPIC_INSTANTIATE(kda)
+#undef HYPIC_INSTANTIATE
+
+}  // namespace hypic::inline v0

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/shapes.hpp"
+#include "hypic/algebra/summary.hpp"
+
+namespace hypic::inline v0 {
+
+struct summary_names {
+  char const* operators;
+  char const* end_states;
+};
+
+template <state_family F, class T>
+status expect_summary(summary_names const& names, state_dims const& dims, basic_summary_view<T> const& summary) noexcept {
+  return first_failure(
+      expect_shape(names.operators, summary.operators, {dims.value_heads, operator_elements(F::form, dims.key_dim)}),
+      expect_shape(names.end_states, summary.end_states, {dims.value_heads, dims.key_dim, dims.value_dim}));
+}
+
+}  // namespace hypic::inline v0
