@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/commands.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <sstream>
+#include <thread>
+
+#include "engine/checkpoint.hpp"
+#include "engine/error.hpp"
+#include "engine/files.hpp"
+#include "engine/modes.hpp"
+#include "engine/progress_bar.hpp"
+#include "engine/safetensors.hpp"
+#include "engine/serving.hpp"
+#include "engine/text_table.hpp"
+#include "hypic/store/memory_store.hpp"
+
+namespace hypic_engine {
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+using takes = option_rule::takes;
+
+// ---- Options that commands share ----
+
+constexpr option_rule checkpoint_rule{"--checkpoint", takes::one_value, "F",
+                                      "a safetensors file, an index of shards, or the folder of either", true};
+constexpr option_rule seam_rule{"--seam", takes::one_value, "N",
+                                "tokens at the start of a reused span that are forwarded again (default 8)"};
+constexpr option_rule threads_rule{"--threads", takes::one_value, "N", "threads (default: those of the machine)"};
+constexpr option_rule json_rule{"--json", takes::one_value, "OUT", "write the result to this file"};
+constexpr option_rule cached_rule{"--cached", takes::values, "F", "files of bytes, each a cached span of the prompt",
+                                  false,      true};
+constexpr option_rule fresh_rule{
+    "--fresh", takes::values, "F", "files of bytes, each a fresh span; both in the prompt's order", false, true};
+
+std::int32_t seam_of(arguments const& given) {
+  constexpr std::int64_t usual = 8;
+  constexpr std::int64_t most = 1 << 20;
+  return static_cast<std::int32_t>(given.number("--seam", usual, 0, most));
+}
+
+int threads_of(arguments const& given) {
+  constexpr std::int64_t most = 1024;
+  auto const hardware = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, most);
+  return static_cast<int>(given.number("--threads", hardware, 1, most));
+}
+
+// ---- Files ----
+
+std::vector<std::int32_t> read_tokens(std::string const& path) {
+  auto const bytes = read_file(path);
+  std::vector<std::int32_t> tokens(bytes.size());
+  std::transform(bytes.begin(), bytes.end(), tokens.begin(), [](std::byte b) { return std::to_integer<int>(b); });
+  return tokens;
+}
+
+/// Says before the work, not after it, that a result would have no place. Errors: engine_error.
+void require_place(std::string const& path) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) fail(in_quotes(path), ": found a folder; expected a file to write");
+  auto const folder = fs::absolute(path, ignored).parent_path();
+  if (!fs::is_directory(folder, ignored)) fail(in_quotes(path), ": found no folder to hold it; expected one");
+  if (!fs::exists(path, ignored) && ::access(folder.c_str(), W_OK) != 0)
+    fail(in_quotes(path), ": found a folder that cannot be written; expected a writable one");
+}
+
+void write_json(std::string const& path, json const& result) {
+  if (path.empty()) return;
+  auto const text = result.dump(2) + "\n";
+  write_file(path, std::as_bytes(std::span(text)));
+}
+
+/// Printable ASCII as it is; the rest, and the backslash, as an escape.
+std::string escaped(std::span<std::int32_t const> tokens) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  for (auto const token : tokens) {
+    if (token == '\n') {
+      text += "\\n";
+    } else if (token == '\\') {
+      text += "\\\\";
+    } else if (token >= 0x20 && token < 0x7f) {
+      text += static_cast<char>(token);
+    } else if (token < 256) {
+      auto const byte = static_cast<std::size_t>(token);
+      text += {'\\', 'x', digits[byte >> 4U], digits[byte & 15U]};
+    } else {
+      text += "\\{" + std::to_string(token) + "}";
+    }
+  }
+  return text;
+}
+
+/// A file name as JSON holds it: its bytes need not be UTF-8.
+std::string name_in_json(std::string const& path) {
+  std::vector<std::int32_t> bytes;
+  for (char const c : path) bytes.push_back(static_cast<unsigned char>(c));
+  return escaped(bytes);
+}
+
+std::vector<std::string> names_in_json(std::vector<std::string> const& paths) {
+  std::vector<std::string> names;
+  for (auto const& path : paths) names.push_back(name_in_json(path));
+  return names;
+}
+
+// ---- compare ----
+
+constexpr std::array compare_rules{
+    checkpoint_rule,
+    option_rule{"--segments", takes::values, "F", "files of bytes, each a cached span, in the prompt's order", true},
+    option_rule{"--query", takes::one_value, "F", "a file of bytes, the fresh span at the end", true},
+    seam_rule,
+    option_rule{"--logits", takes::one_value, "OUT", "write each mode's logits of the query to this safetensors file"},
+    threads_rule,
+    json_rule};
+
+document_prompt read_prompt(std::vector<std::string> const& segments, std::string const& query) {
+  document_prompt prompt;
+  for (auto const& path : segments) prompt.documents.push_back(read_tokens(path));
+  prompt.query = read_tokens(query);
+  prompt.unshuffled.resize(segments.size());
+  std::iota(prompt.unshuffled.begin(), prompt.unshuffled.end(), std::size_t{0});
+  std::stable_sort(prompt.unshuffled.begin(), prompt.unshuffled.end(),
+                   [&](std::size_t left, std::size_t right) { return segments[left] < segments[right]; });
+  return prompt;
+}
+
+json json_of(mode_outcome const& outcome) {
+  return {{"mode", name_of(outcome.which)},
+          {"kl", outcome.kl},
+          {"top1", outcome.top1},
+          {"nll_full", outcome.nll_full},
+          {"nll", outcome.nll},
+          {"state_error", outcome.state_error},
+          {"tokens_forwarded", outcome.tokens_forwarded},
+          {"ttft_ms", outcome.ttft_ms},
+          {"cold_ms", outcome.cold_ms}};
+}
+
+std::string table_of(std::vector<mode_outcome> const& outcomes) {
+  text_table table({"mode", "kl", "top1", "nll_full", "nll", "state_error", "tokens_forwarded", "ttft_ms", "cold_ms"});
+  for (auto const& o : outcomes)
+    table.add({std::string(name_of(o.which)), cell(o.kl), cell(o.top1), cell(o.nll_full), cell(o.nll),
+               cell(o.state_error), std::to_string(o.tokens_forwarded), cell(o.ttft_ms), cell(o.cold_ms)});
+  return table.text();
+}
+
+void write_logits(std::string const& path, std::vector<mode_outcome> const& outcomes) {
+  if (path.empty()) return;
+  std::vector<tensor> tensors;
+  for (auto const& o : outcomes)
+    tensors.push_back({std::string(name_of(o.which)),
+                       element_type::f32,
+                       {o.logits.rows(), o.logits.width()},
+                       std::as_bytes(std::span(o.logits.data()))});
+  write_safetensors(path, {}, tensors);
+}
+
+std::string run_compare(arguments const& given) {
+  auto const segments = given.values("--segments");
+  auto const query = given.text("--query");
+  auto const seam = seam_of(given);
+  auto const threads = threads_of(given);
+  auto const logits_path = given.text("--logits");
+  auto const json_path = given.text("--json");
+  if (!logits_path.empty() && logits_path == json_path)
+    throw usage_error("options --logits and --json: found one file for both; expected two");
+  require_place(logits_path);
+  require_place(json_path);
+
+  auto const prompt = read_prompt(segments, query);
+  progress_bar bar;
+  mode_comparison const comparison(load_checkpoint(given.text("--checkpoint")), seam, threads,
+                                   bar.show("cold segments"));
+  auto const outcomes = comparison.run(prompt);
+
+  json result{{"checkpoint", name_in_json(given.text("--checkpoint"))},
+              {"segments", names_in_json(segments)},
+              {"query", name_in_json(query)},
+              {"seam", seam},
+              {"threads", threads},
+              {"modes", json::array()}};
+  for (auto const& outcome : outcomes) result["modes"].push_back(json_of(outcome));
+  write_logits(logits_path, outcomes);
+  write_json(json_path, result);
+  return table_of(outcomes);
+}
+
+// ---- generate and explain: prompts of cached and fresh spans ----
+
+/// A prompt as its files give it. Spans at its end that hold nothing are left out of what is served, so that the last
+/// span served is the one whose logits decoding needs.
+class prompt_files {
+ public:
+  prompt_files(engine const& with, arguments const& given) {
+    for (auto const& option : given.all()) {
+      if (option.name != cached_rule.name && option.name != fresh_rule.name) continue;
+      for (auto const& path : option.values) {
+        auto tokens = read_tokens(path);
+        paths_.push_back(path);
+        spans_.push_back(option.name == cached_rule.name ? with.cached(std::move(tokens))
+                                                         : with.fresh(std::move(tokens)));
+      }
+    }
+  }
+
+  std::vector<std::string> const& paths() const noexcept { return paths_; }
+  std::vector<hypic::prompt_span> served() const {
+    auto spans = spans_;
+    while (!spans.empty() && spans.back().tokens.empty()) spans.pop_back();
+    return spans;
+  }
+  /// Accounts of all of the spans, given those of the served ones.
+  std::vector<span_account> accounts(served_prompt const& served) const {
+    auto accounts = served.spans;
+    while (accounts.size() < spans_.size())
+      accounts.push_back({.kind = spans_[accounts.size()].kind, .start = served.result.plan.prompt_tokens});
+    return accounts;
+  }
+
+ private:
+  std::vector<std::string> paths_;
+  std::vector<hypic::prompt_span> spans_;
+};
+
+void require_spans(arguments const& given) {
+  if (!given.has(cached_rule.name) && !given.has(fresh_rule.name))
+    throw usage_error("options --cached and --fresh: found neither; expected the spans of a prompt");
+}
+
+std::string_view name_of(hypic::span_kind kind) { return kind == hypic::span_kind::cached ? "cached" : "fresh"; }
+
+json json_of(std::string const& path, span_account const& account) {
+  json span{{"file", name_in_json(path)},
+            {"kind", name_of(account.kind)},
+            {"start", account.start},
+            {"tokens", account.tokens},
+            {"hit", nullptr},
+            {"miss_reason", nullptr},
+            {"decision", account.decision == hypic::span_decision::reuse ? "reuse" : "forward"},
+            {"why", decision_text(account)},
+            {"tokens_forwarded", account.tokens_forwarded},
+            {"tokens_prefilled", account.tokens_prefilled},
+            {"tokens_skipped", account.tokens_skipped}};
+  if (account.lookup) span["hit"] = account.lookup->hit;
+  if (account.lookup && !account.lookup->hit) span["miss_reason"] = to_string(account.lookup->reason);
+  return span;
+}
+
+json json_of(prompt_files const& files, served_prompt const& served) {
+  json spans = json::array();
+  auto const accounts = files.accounts(served);
+  for (std::size_t i = 0; i < accounts.size(); ++i) spans.push_back(json_of(files.paths()[i], accounts[i]));
+  return {{"prompt_tokens", served.result.plan.prompt_tokens},
+          {"tokens_forwarded", served.result.plan.rows()},
+          {"tokens_prefilled", served.tokens_prefilled()},
+          {"tokens_skipped", served.tokens_skipped()},
+          {"spans", std::move(spans)}};
+}
+
+std::string table_of(prompt_files const& files, served_prompt const& served) {
+  text_table table({"span", "kind", "start", "tokens", "store", "decision", "forwarded", "prefilled", "skipped"});
+  auto const accounts = files.accounts(served);
+  for (std::size_t i = 0; i < accounts.size(); ++i) {
+    auto const& a = accounts[i];
+    table.add({name_in_json(files.paths()[i]), std::string(name_of(a.kind)), std::to_string(a.start),
+               std::to_string(a.tokens), lookup_text(a), decision_text(a), std::to_string(a.tokens_forwarded),
+               std::to_string(a.tokens_prefilled), std::to_string(a.tokens_skipped)});
+  }
+  std::ostringstream text;
+  text << table.text() << served.result.plan.rows() << " of " << served.result.plan.prompt_tokens
+       << " tokens forwarded, " << served.tokens_prefilled() << " prefilled alone, " << served.tokens_skipped()
+       << " skipped\n";
+  return text.str();
+}
+
+constexpr std::int64_t unbounded_store = std::numeric_limits<std::int64_t>::max();
+
+constexpr std::array generate_rules{
+    checkpoint_rule, cached_rule,
+    fresh_rule,      option_rule{"--tokens", takes::one_value, "N", "tokens to generate (default 32)"},
+    seam_rule,       threads_rule,
+    json_rule};
+
+std::vector<float> last_logits(served_prompt const& served) {
+  auto const& logits = served.result.logits;
+  if (served.result.plan.spans.back().decision == hypic::span_decision::reuse)
+    fail(
+        "the prompt's end: found a cached span that is reused, which gives no logits; expected --fresh with at least "
+        "one token, or --tokens 0");
+  return {logits.data().end() - logits.width(), logits.data().end()};
+}
+
+std::string run_generate(arguments const& given) {
+  constexpr std::int64_t usual = 32;
+  constexpr std::int64_t most = 1 << 24;
+  auto const tokens = given.number("--tokens", usual, 0, most);
+  auto const seam = seam_of(given);
+  auto const threads = threads_of(given);
+  auto const json_path = given.text("--json");
+  require_spans(given);
+  require_place(json_path);
+
+  model const loaded(load_checkpoint(given.text("--checkpoint")), std::max(seam, 8));
+  progress_bar bar;
+  hypic::memory_store store(unbounded_store);
+  engine serving(loaded, store, {.seam_rows = seam, .threads = threads, .tell = bar.show("cold segments")});
+  prompt_files const files(serving, given);
+  auto served = serve(serving, files.served(), tokens);
+  std::vector<std::int32_t> generated;
+  if (tokens > 0)
+    generated = serving.generate(served.memory, served.result.plan.prompt_tokens, last_logits(served), tokens,
+                                 bar.show("tokens"));
+
+  auto result = json_of(files, served);
+  result["generated"] = generated;
+  result["text"] = escaped(generated);
+  result["seam"] = seam;
+  result["threads"] = threads;
+  write_json(json_path, result);
+  return escaped(generated) + "\n\n" + table_of(files, served);
+}
+
+constexpr std::array explain_rules{checkpoint_rule, cached_rule, fresh_rule, seam_rule, threads_rule, json_rule};
+
+std::string run_explain(arguments const& given) {
+  auto const seam = seam_of(given);
+  auto const threads = threads_of(given);
+  auto const json_path = given.text("--json");
+  require_spans(given);
+  require_place(json_path);
+
+  model const loaded(load_checkpoint(given.text("--checkpoint")), std::max(seam, 8));
+  progress_bar bar;
+  hypic::memory_store store(unbounded_store);
+  engine serving(loaded, store, {.seam_rows = seam, .threads = threads, .tell = bar.show("cold segments")});
+  prompt_files const files(serving, given);
+  auto const first = serve(serving, files.served());
+  auto const second = serve(serving, files.served());
+  bool const equal = std::ranges::equal(std::as_bytes(std::span(first.result.logits.data())),
+                                        std::as_bytes(std::span(second.result.logits.data())));
+
+  write_json(json_path, {{"seam", seam},
+                         {"threads", threads},
+                         {"serves", {json_of(files, first), json_of(files, second)}},
+                         {"logits_equal", equal}});
+  return "The first time:\n" + table_of(files, first) + "\nThe second time:\n" + table_of(files, second) +
+         (equal ? "\nBoth times the logits are the same bits.\n" : "\nThe logits differ.\n");
+}
+
+constexpr std::array commands{
+    command{"compare", "one prompt of documents and a query, served in every mode, against full recompute",
+            compare_rules, run_compare},
+    command{"generate", "serve a prompt of cached and fresh spans, and decode greedily from it", generate_rules,
+            run_generate},
+    command{"explain", "serve a prompt twice: what was found, reused, forwarded and skipped, and why", explain_rules,
+            run_explain}};
+
+}  // namespace
+
+std::span<command const> all_commands() { return commands; }
+
+}  // namespace hypic_engine
