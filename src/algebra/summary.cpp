@@ -9,6 +9,7 @@
 #include "core/matrix.hpp"
 #include "core/parallel.hpp"
 #include "core/scratch.hpp"
+#include "core/subnormals.hpp"
 
 namespace hypic::inline v0 {
 namespace {
@@ -204,6 +205,7 @@ status compose(state_dims const& dims, const_summary_view later, const_summary_v
   if (checked != status::ok) return checked;
   tell(ex, "algebra.compose");
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {
+    flush_subnormals const guard;
     compose_head<F>(dims, part_of(later, head), part_of(earlier, head), part_of(out, head));
   });
   return status::ok;
@@ -219,8 +221,10 @@ status apply(state_dims const& dims, const_summary_view summary, tensor_view<flo
                                      expect_shape("out", out, states, last_stride::any), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
   tell(ex, "algebra.apply");
-  parallel_for(ex.threads, dims.value_heads,
-               [&](std::int64_t head, int) { apply_head<F>(dims, part_of(summary, head), in[head], out[head]); });
+  parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {
+    flush_subnormals const guard;
+    apply_head<F>(dims, part_of(summary, head), in[head], out[head]);
+  });
   return status::ok;
 }
 
@@ -236,6 +240,7 @@ status fold(state_dims const& dims, const_summaries_view runs, summary_view out,
   auto const count = runs.operators.extent[0];
   auto const bytes = static_cast<std::size_t>(head_bytes(F::form, dims));
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int worker) {
+    flush_subnormals const guard;
     if (count == 0) {
       if (!out.empty()) identity_head<F>(dims, part_of(out, head));
     } else if (!prefixes.empty()) {

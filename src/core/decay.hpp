@@ -6,11 +6,11 @@
 
 namespace hypic::inline v0 {
 
-/// The decay exp(log) of a sum of log gates, log <= 0, to 1e-12 relative. Exactly 1 at 0; exactly 0 below -700, and of a
+/// The decay exp(log) of a sum of log gates, log <= 0, to 1e-12 relative. Exactly 1 at 0; exactly 0 below -709, and of a
 /// NaN. A decay is applied once a chunk for as long as a sequence lasts, so that its error adds up: fp32 will not do.
 /// Without a branch or a call, so that a loop over it vectorises.
 [[gnu::always_inline]] inline double decay_of(double log) noexcept {
-  constexpr double lowest = -700.0;
+  constexpr double lowest = -709.0;  // nearest power of two: -1023, whose exponent field is that of 0
   constexpr double log2_e = 0x1.71547652b82fep+0;
   constexpr double ln2_high = 0x1.62e42fee00000p-1;  // short: its products with whole numbers are exact
   constexpr double ln2_low = 0x1.a39ef35793c76p-33;
@@ -34,8 +34,8 @@ namespace hypic::inline v0 {
   p = p * r + 1.0;
   p = p * r + 1.0;
 
-  double const power_of_two = std::bit_cast<double>((std::bit_cast<std::uint64_t>(shifted) + 1023u) << 52);
-  return log > lowest ? p * power_of_two : 0.0;
+  auto const power_of_two = (std::bit_cast<std::uint64_t>(shifted) + 1023u) << 52;
+  return p * std::bit_cast<double>(power_of_two);
 }
 
 }  // namespace hypic::inline v0

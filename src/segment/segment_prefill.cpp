@@ -8,6 +8,7 @@
 #include "algebra/summary_checks.hpp"
 #include "core/calls.hpp"
 #include "core/parallel.hpp"
+#include "core/subnormals.hpp"
 #include "segment/chunk.hpp"
 #include "segment/layer_checks.hpp"
 
@@ -184,6 +185,7 @@ status segment_prefill(prefill_plan const& plan, query_rows_view const& in, pref
   auto const bytes = static_cast<std::size_t>(worker_bytes<F>(plan.dims));
   auto const tasks = static_cast<std::int64_t>(plan.sequences.size()) * heads;
   parallel_for(ex.threads, tasks, [&](std::int64_t task, int worker) {
+    flush_subnormals const guard;
     scratch const memory{ex.workspace.subspan(static_cast<std::size_t>(worker) * bytes)};
     head_prefill<F>{plan, in, out, static_cast<std::size_t>(task / heads), static_cast<std::int32_t>(task % heads)}.run(
         memory);

@@ -64,7 +64,7 @@ struct state_arrays {
       if (F::delta_rule) beta = head_rows;
       if (has_body) {
         end_state = key_dim * value_dim;
-        operators = hypic::operator_elements(F::form, layer.dims.key_dim);
+        operators = operator_elements(F::form, layer.dims.key_dim);
       }
     });
   }
