@@ -80,17 +80,24 @@ std::vector<float> keys_of(model const& with, request_memory& memory, std::int64
   return all;
 }
 
-double difference(buffer const& left, buffer const& right) {
-  if (left.width() != right.width() || left.rows() > right.rows()) return INFINITY;
-  auto const skipped = right.rows() - left.rows();
+double difference(std::span<float const> left, std::span<float const> right) {
+  if (left.size() != right.size()) return INFINITY;
   double most = 0.0;
-  for (std::int64_t row = 0; row < left.rows(); ++row) {
-    for (std::int64_t v = 0; v < left.width(); ++v) {
-      auto const apart = std::abs(static_cast<double>(left.view()(row, v)) - right.view()(row + skipped, v));
-      if (!(apart <= most)) most = std::isnan(apart) ? INFINITY : apart;
-    }
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    auto const apart = std::abs(static_cast<double>(left[i]) - right[i]);
+    if (!(apart <= most)) most = std::isnan(apart) ? INFINITY : apart;
   }
   return most;
+}
+
+std::span<float const> row_of(buffer const& logits, std::int64_t row) {
+  return std::span(logits.data()).subspan(static_cast<std::size_t>(row * logits.width()),
+                                          static_cast<std::size_t>(logits.width()));
+}
+
+double difference(buffer const& left, buffer const& right) {
+  if (left.width() != right.width() || left.rows() > right.rows()) return INFINITY;
+  return difference(left.data(), std::span(right.data()).last(left.data().size()));
 }
 
 double scaled_difference(buffer const& left, logit_rows const& right, std::size_t first) {

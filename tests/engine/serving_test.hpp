@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,10 @@ std::vector<float> state_of(hypic_engine::model const& with, hypic_engine::reque
 std::vector<float> keys_of(hypic_engine::model const& with, hypic_engine::request_memory& memory,
                            std::int64_t positions, std::int64_t slot = 0);
 
+/// The largest difference of two rows; infinity where one holds a NaN or the lengths differ.
+double difference(std::span<float const> left, std::span<float const> right);
+/// A row of logits.
+std::span<float const> row_of(hypic_engine::buffer const& logits, std::int64_t row);
 /// The largest difference of the last left.rows() rows of both.
 double difference(hypic_engine::buffer const& left, hypic_engine::buffer const& right);
 /// And divided by max(1, |right|), element by element; rows of `left` from `first` of `right` on.

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// hypic-tables: the project's main job. Exactness, composition and end-to-end quality on real checkpoints and text.
+#include <array>
+#include <chrono>
+#include <exception>
+#include <iostream>
+#include <limits>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/arguments.hpp"
+#include "engine/files.hpp"
+#include "engine/progress_bar.hpp"
+#include "hypic/core/version.hpp"
+#include "tables/tables.hpp"
+
+namespace {
+
+using namespace hypic_tables;
+using hypic_engine::option_rule;
+
+constexpr std::array<option_rule, 6> rules{{
+    {.name = "--markdown", .placeholder = "OUT", .help = "write the tables as Markdown"},
+    {.name = "--json", .placeholder = "OUT", .help = "write all rows as JSON"},
+    {.name = "--threads", .placeholder = "N", .help = "work on N threads (default: all processors)"},
+    {.name = "--data", .placeholder = "DIR", .help = "checkpoints and texts (default: the project's own)"},
+    {.name = "--seed", .placeholder = "N", .help = "choose other prompts (default: 1)"},
+    {.name = "--commit", .placeholder = "HASH", .help = "name the commit in what is written"},
+}};
+
+struct run_header {
+  std::string version;
+  std::string command;
+  std::string commit;
+  std::uint64_t seed = 0;
+};
+
+run_header header_of(hypic_engine::arguments const& given, table_options const& options) {
+  auto const [major, minor, patch] = hypic::header_version;
+  return {std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch),
+          "hypic-tables --seed " + std::to_string(options.seed) + " --threads " + std::to_string(options.threads),
+          given.text("--commit"), options.seed};
+}
+
+void write_text(std::string const& path, std::string const& text) {
+  if (!path.empty()) hypic_engine::write_file(path, std::as_bytes(std::span(text)));
+}
+
+std::string markdown_head(run_header const& header) {
+  auto text = "# What the CPU back end computes\n\nMade by `" + header.command + "`, version " + header.version;
+  if (!header.commit.empty()) text += ", commit " + header.commit;
+  return text + ".\n";
+}
+
+json_object json_head(run_header const& header) {
+  json_object head{
+      {"version", header.version}, {"command", header.command}, {"seed", static_cast<std::int64_t>(header.seed)}};
+  if (!header.commit.empty()) head.emplace_back("commit", header.commit);
+  return head;
+}
+
+int run(hypic_engine::arguments const& given) {
+  constexpr auto most = std::numeric_limits<std::int64_t>::max();
+  auto const processors = std::max(1u, std::thread::hardware_concurrency());
+  table_options options;
+  options.threads = static_cast<int>(given.number("--threads", processors, 1, 1024));
+  options.seed = static_cast<std::uint64_t>(given.number("--seed", 1, 0, most));
+  auto const header = header_of(given, options);
+  auto const start = std::chrono::steady_clock::now();
+  auto const folder = given.text("--data");
+  auto const data = load_data(folder.empty() ? HYPIC_ENGINE_DATA : folder);
+
+  auto markdown = markdown_head(header);
+  auto const show = [&](report_table const& table) {
+    std::cout << terminal_text(table) << std::endl;
+    markdown += "\n";
+    markdown += markdown_text(table);
+  };
+  hypic_engine::progress_bar bar;
+  auto const exactness = make_exactness(data, options, bar.show("exactness"));
+  show(shown_exactness(exactness));
+  auto const composition = make_composition(data, options, bar.show("composition"));
+  show(shown_composition(composition));
+  auto const end_to_end = make_end_to_end(data, options, bar.show("end to end"));
+  for (auto const& table : shown_end_to_end(end_to_end)) show(table);
+
+  write_text(given.text("--markdown"), markdown);
+  std::array const arrays{listed(exactness), listed(composition), listed(end_to_end)};
+  write_text(given.text("--json"), json_text(json_head(header), arrays));
+  auto const met = all_met(exactness);
+  std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
+  std::cout << (met ? "All exactness checks meet their bounds" : "EXACTNESS CHECKS MISS THEIR BOUNDS") << "; "
+            << decimal(took.count(), 0) << " s on " << options.threads << " threads.\n";
+  return met ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    hypic_engine::arguments const given(rules, std::vector<std::string>(argv + 1, argv + argc));
+    if (!given.help()) return run(given);
+    std::cout << "usage: hypic-tables [OPTIONS]\n\nRuns the project's tables on its checkpoints and texts.\n\n"
+              << hypic_engine::help_lines(rules);
+    return 0;
+  } catch (hypic_engine::usage_error const& error) {
+    std::cerr << "hypic-tables: " << error.what() << "\n";
+    return 2;
+  } catch (std::exception const& error) {
+    std::cerr << "hypic-tables: " << error.what() << "\n";
+    return 1;
+  }
+}

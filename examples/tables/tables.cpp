@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tables/tables.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "engine/error.hpp"
+
+namespace hypic_tables {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// "gla" of "gla-hybrid-3.8m".
+std::string short_name(std::string const& checkpoint) { return checkpoint.substr(0, checkpoint.find('-')); }
+
+std::string shape_text(prompt_shape const& shape) {
+  return std::to_string(shape.segments) + " x " + std::to_string(shape.segment_tokens);
+}
+
+/// The index of `name`, which goes to the end where it is new.
+std::size_t place_of(std::vector<std::string>& names, std::string const& name) {
+  auto const at = std::find(names.begin(), names.end(), name);
+  auto const place = static_cast<std::size_t>(at - names.begin());
+  if (at == names.end()) names.push_back(name);
+  return place;
+}
+
+std::string checked(finding const& found) { return scientific(found.error) + (found.met() ? "" : " !"); }
+
+/// The worst layer of each check of each model: [check][model].
+std::map<std::string, std::map<std::string, finding>> worst_layers(std::vector<exactness_row> const& rows,
+                                                                   std::vector<std::string>& checks,
+                                                                   std::vector<std::string>& models) {
+  std::map<std::string, std::map<std::string, finding>> worst;
+  for (auto const& row : rows) {
+    auto const model = short_name(row.checkpoint) + (row.slowed ? ", slowed" : "");
+    place_of(checks, row.found.check);
+    place_of(models, model);
+    auto const [at, added] = worst[row.found.check].try_emplace(model, row.found);
+    if (!added && !(row.found.error <= at->second.error)) at->second = row.found;
+  }
+  return worst;
+}
+
+report_table kl_table(std::vector<end_to_end_row> const& rows) {
+  report_table table{
+      "End to end: KL",
+      "Mean KL(full recompute || mode) over the query's positions, in nats: five shuffled prompts a row, "
+      "one from each text.",
+      2,
+      {"checkpoint", "documents"},
+      {}};
+  for (auto const& row : rows) {
+    auto const column = place_of(table.columns, row.mode);
+    std::vector<std::string> const labels{short_name(row.checkpoint), shape_text(row.shape)};
+    if (table.rows.empty() || !std::equal(labels.begin(), labels.end(), table.rows.back().begin()))
+      table.rows.push_back(labels);
+    table.rows.back().resize(std::max(table.rows.back().size(), column + 1));
+    table.rows.back()[column] = scientific(row.kl);
+  }
+  return table;
+}
+
+report_table detail_table(std::string const& checkpoint) {
+  return {"End to end: " + checkpoint,
+          "Against full recompute: agreement of the best token; negative log likelihood of the query above full's, in "
+          "nats a token; error of the final states; tokens forwarded on a warm hit, and time to the first token, warm "
+          "and cold, as multiples of full's.",
+          2,
+          {"documents", "mode", "KL", "top-1", "NLL", "state error", "forwarded", "warm", "cold"},
+          {}};
+}
+
+}  // namespace
+
+input_data load_data(fs::path const& folder) {
+  input_data data{{}, load_texts(folder)};
+  for (auto const& entry : fs::directory_iterator(folder)) {
+    auto const& path = entry.path();
+    if (path.extension() != ".safetensors" || path.stem().extension() == ".golden") continue;
+    data.checkpoints.push_back({path.stem().string(), hypic_engine::load_checkpoint(path)});
+  }
+  if (data.checkpoints.empty())
+    hypic_engine::fail(hypic_engine::in_quotes(folder.string()),
+                       ": found no checkpoint; expected files named *.safetensors");
+  std::sort(data.checkpoints.begin(), data.checkpoints.end(), [](auto const& left, auto const& right) {
+    return std::pair(left.loaded.config.family, left.name) < std::pair(right.loaded.config.family, right.name);
+  });
+  return data;
+}
+
+std::vector<exactness_row> make_exactness(input_data const& data, table_options const& options,
+                                          hypic_engine::progress const& tell) {
+  std::vector const texts(data.texts.begin(), data.texts.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                                                       options.exactness_texts, data.texts.size())));
+  std::vector<exactness_row> rows;
+  auto const add = [&](std::string const& name, hypic_engine::checkpoint const& loaded, bool slowed) {
+    for (auto const& found : run_exactness(loaded, texts, options.seed, options.threads))
+      rows.push_back({name, slowed, found});
+  };
+  std::int64_t done = 0;
+  for (auto const& [name, loaded] : data.checkpoints) {
+    add(name, loaded, false);
+    if (auto const slowed = slowed_copy(loaded)) add(name, *slowed, true);
+    if (tell) tell(++done, static_cast<std::int64_t>(data.checkpoints.size()));
+  }
+  return rows;
+}
+
+std::vector<composition_row> make_composition(input_data const& data, table_options const& options,
+                                              hypic_engine::progress const& tell) {
+  auto const& lengths = options.chain_lengths;
+  auto const segments = *std::max_element(lengths.begin(), lengths.end());
+  constexpr std::array families{hypic::family_id::retnet, hypic::family_id::gla, hypic::family_id::gated_deltanet,
+                                hypic::family_id::kda};
+  auto const steps = static_cast<std::int64_t>(families.size() + data.checkpoints.size());
+  std::int64_t done = 0;
+  std::vector<composition_row> rows;
+  auto const add = [&](hypic::family_id family, std::string const& inputs, std::vector<segment_chain> const& chains) {
+    auto const made = run_composition(name_of(family), inputs, chains, lengths, options.threads);
+    rows.insert(rows.end(), made.begin(), made.end());
+    if (tell) tell(++done, steps);
+  };
+  for (auto const family : families)
+    add(family, "random", {random_chain(family, segments, options.chain_tokens, options.seed)});
+  auto const longest = std::max_element(data.texts.begin(), data.texts.end(), [](text const& left, text const& right) {
+    return left.tokens.size() < right.tokens.size();
+  });
+  for (auto const& [name, loaded] : data.checkpoints) {
+    hypic_engine::model const with(loaded);
+    auto const chains =
+        activation_chains(with, *longest, segments, options.chain_tokens, options.seed, options.threads);
+    if (!chains.empty()) add(chains.front().shape.family, "activations", chains);
+  }
+  return rows;
+}
+
+std::vector<end_to_end_row> make_end_to_end(input_data const& data, table_options const& options,
+                                            hypic_engine::progress const& tell) {
+  auto const prompts = static_cast<std::int64_t>(options.shapes.size() * data.texts.size());
+  auto const all = prompts * static_cast<std::int64_t>(data.checkpoints.size());
+  std::int64_t before = 0;
+  std::vector<end_to_end_row> rows;
+  for (auto const& [name, loaded] : data.checkpoints) {
+    auto const made = run_end_to_end(name, loaded, data.texts, options.shapes, options.query_tokens, options.seed,
+                                     options.threads, [&](std::int64_t done, std::int64_t) {
+                                       if (tell) tell(before + done, all);
+                                     });
+    rows.insert(rows.end(), made.begin(), made.end());
+    before += prompts;
+  }
+  return rows;
+}
+
+bool all_met(std::vector<exactness_row> const& rows) {
+  return std::all_of(rows.begin(), rows.end(), [](exactness_row const& row) { return row.found.met(); });
+}
+
+report_table shown_exactness(std::vector<exactness_row> const& rows) {
+  std::vector<std::string> checks;
+  std::vector<std::string> models;
+  auto const worst = worst_layers(rows, checks, models);
+  report_table table{
+      "Exactness",
+      "Largest errors over layers, prompts and seams of 0, 4 and 8 tokens; \"slowed\" models forget more "
+      "slowly. A ! marks what misses its bound.",
+      1,
+      {"check", "bound"},
+      {}};
+  table.columns.insert(table.columns.end(), models.begin(), models.end());
+  table.columns.push_back("result");
+  for (auto const& check : checks) {
+    std::vector<std::string> row{check, ""};
+    bool met = true;
+    for (auto const& model : models) {
+      auto const at = worst.at(check).find(model);
+      row.push_back(at == worst.at(check).end() ? "" : checked(at->second));
+      if (at == worst.at(check).end()) continue;
+      row[1] = scientific(at->second.bound);
+      met = met && at->second.met();
+    }
+    row.push_back(met ? "pass" : "FAIL");
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+report_table shown_composition(std::vector<composition_row> const& rows) {
+  report_table table{"Composition",
+                     "The state after a chain of segments, against the sequential fp64 run over their rows: relative "
+                     "Frobenius, mean over layers. By number of segments.",
+                     3,
+                     {"inputs", "family", "mode"},
+                     {}};
+  for (auto const& row : rows) {
+    auto const column = place_of(table.columns, std::to_string(row.segments));
+    std::vector<std::string> const labels{row.inputs, row.family, row.mode};
+    auto at = std::find_if(table.rows.begin(), table.rows.end(),
+                           [&](auto const& known) { return std::equal(labels.begin(), labels.end(), known.begin()); });
+    if (at == table.rows.end()) at = table.rows.insert(at, labels);
+    at->resize(std::max(at->size(), column + 1));
+    (*at)[column] = scientific(row.error);
+  }
+  return table;
+}
+
+std::vector<report_table> shown_end_to_end(std::vector<end_to_end_row> const& rows) {
+  std::vector<report_table> tables{kl_table(rows)};
+  std::string checkpoint;
+  for (auto const& row : rows) {
+    if (row.checkpoint != checkpoint) tables.push_back(detail_table(checkpoint = row.checkpoint));
+    tables.back().rows.push_back({shape_text(row.shape), row.mode, scientific(row.kl), decimal(row.top1, 3),
+                                  decimal(row.nll - row.nll_full, 3), scientific(row.state_error),
+                                  decimal(row.tokens_forwarded, 0), decimal(row.ttft_of_full, 2),
+                                  decimal(row.cold_of_full, 2)});
+  }
+  return tables;
+}
+
+json_array listed(std::vector<exactness_row> const& rows) {
+  json_array array{"exactness", {}};
+  for (auto const& row : rows) {
+    auto const layer = row.found.layer < 0 ? json_value(nullptr) : json_value(std::int64_t{row.found.layer});
+    array.rows.push_back({{"checkpoint", row.checkpoint},
+                          {"slowed", row.slowed},
+                          {"check", row.found.check},
+                          {"layer", layer},
+                          {"error", row.found.error},
+                          {"bound", row.found.bound}});
+  }
+  return array;
+}
+
+json_array listed(std::vector<composition_row> const& rows) {
+  json_array array{"composition", {}};
+  for (auto const& row : rows)
+    array.rows.push_back({{"family", row.family},
+                          {"inputs", row.inputs},
+                          {"segments", row.segments},
+                          {"mode", row.mode},
+                          {"error", row.error}});
+  return array;
+}
+
+json_array listed(std::vector<end_to_end_row> const& rows) {
+  json_array array{"end_to_end", {}};
+  for (auto const& row : rows)
+    array.rows.push_back({{"checkpoint", row.checkpoint},
+                          {"segments", row.shape.segments},
+                          {"segment_tokens", row.shape.segment_tokens},
+                          {"mode", row.mode},
+                          {"kl", row.kl},
+                          {"top1", row.top1},
+                          {"nll_full", row.nll_full},
+                          {"nll", row.nll},
+                          {"state_error", row.state_error},
+                          {"tokens_forwarded", row.tokens_forwarded},
+                          {"ttft_ms", row.ttft_ms},
+                          {"cold_ms", row.cold_ms},
+                          {"ttft_of_full", row.ttft_of_full},
+                          {"cold_of_full", row.cold_of_full}});
+  return array;
+}
+
+}  // namespace hypic_tables
