@@ -18,7 +18,7 @@ endif()
 #
 # One Catch2 program and one ctest test of that name, linked to hypic::hypic. tests/ is on the include path, for
 # "support/...". Labels: fast (seconds, run under the sanitizers too), store (runs under the thread sanitizer too),
-# engine, project, gpu (needs a GPU).
+# engine, project, packaging (another project takes hypic in), gpu (needs a GPU).
 function(hypic_add_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;TIMEOUT" "LABELS;SOURCES;LIBRARIES")
   foreach(word NAME LABELS SOURCES)
