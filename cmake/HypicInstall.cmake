@@ -29,7 +29,7 @@ endif()
 list(TRANSFORM find_dependencies REPLACE "(.+)" "find_dependency(\\1)")
 list(JOIN find_dependencies "\n" find_dependencies)
 list(JOIN pc_requires " " pc_requires)
-list(TRANSFORM pc_libraries PREPEND "-l")
+list(TRANSFORM pc_libraries PREPEND "-l" REGEX "^[^/]")
 list(JOIN pc_libraries " " pc_libraries)
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/hypicConfig.cmake.in ${PROJECT_BINARY_DIR}/hypicConfig.cmake

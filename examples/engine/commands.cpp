@@ -75,10 +75,12 @@ void require_place(std::string const& path) {
     fail(in_quotes(path), ": found a folder that cannot be written; expected a writable one");
 }
 
-void write_json(std::string const& path, json const& result) {
+/// Adds a JSON file to a result where one was asked for.
+void add_json(command_result& result, std::string const& path, json const& content) {
   if (path.empty()) return;
-  auto const text = result.dump(2) + "\n";
-  write_file(path, std::as_bytes(std::span(text)));
+  auto const text = content.dump(2) + "\n";
+  auto const bytes = std::as_bytes(std::span(text));
+  result.files.push_back({path, {bytes.begin(), bytes.end()}});
 }
 
 /// Printable ASCII as it is; the rest, and the backslash, as an escape.
@@ -157,7 +159,7 @@ std::string table_of(std::vector<mode_outcome> const& outcomes) {
   return table.text();
 }
 
-void write_logits(std::string const& path, std::vector<mode_outcome> const& outcomes) {
+void add_logits(command_result& result, std::string const& path, std::vector<mode_outcome> const& outcomes) {
   if (path.empty()) return;
   std::vector<tensor> tensors;
   for (auto const& o : outcomes)
@@ -165,10 +167,10 @@ void write_logits(std::string const& path, std::vector<mode_outcome> const& outc
                        element_type::f32,
                        {o.logits.rows(), o.logits.width()},
                        std::as_bytes(std::span(o.logits.data()))});
-  write_safetensors(path, {}, tensors);
+  result.files.push_back({path, serialize_safetensors({}, tensors)});
 }
 
-std::string run_compare(arguments const& given) {
+command_result run_compare(arguments const& given) {
   auto const segments = given.values("--segments");
   auto const query = given.text("--query");
   auto const seam = seam_of(given);
@@ -186,16 +188,17 @@ std::string run_compare(arguments const& given) {
                                    bar.show("cold segments"));
   auto const outcomes = comparison.run(prompt);
 
-  json result{{"checkpoint", name_in_json(given.text("--checkpoint"))},
-              {"segments", names_in_json(segments)},
-              {"query", name_in_json(query)},
-              {"seam", seam},
-              {"threads", threads},
-              {"modes", json::array()}};
-  for (auto const& outcome : outcomes) result["modes"].push_back(json_of(outcome));
-  write_logits(logits_path, outcomes);
-  write_json(json_path, result);
-  return table_of(outcomes);
+  json content{{"checkpoint", name_in_json(given.text("--checkpoint"))},
+               {"segments", names_in_json(segments)},
+               {"query", name_in_json(query)},
+               {"seam", seam},
+               {"threads", threads},
+               {"modes", json::array()}};
+  for (auto const& outcome : outcomes) content["modes"].push_back(json_of(outcome));
+  command_result result{table_of(outcomes), {}};
+  add_logits(result, logits_path, outcomes);
+  add_json(result, json_path, content);
+  return result;
 }
 
 // ---- generate and explain: prompts of cached and fresh spans ----
@@ -303,7 +306,7 @@ std::vector<float> last_logits(served_prompt const& served) {
   return {logits.data().end() - logits.width(), logits.data().end()};
 }
 
-std::string run_generate(arguments const& given) {
+command_result run_generate(arguments const& given) {
   constexpr std::int64_t usual = 32;
   constexpr std::int64_t most = 1 << 24;
   auto const tokens = given.number("--tokens", usual, 0, most);
@@ -324,18 +327,19 @@ std::string run_generate(arguments const& given) {
     generated = serving.generate(served.memory, served.result.plan.prompt_tokens, last_logits(served), tokens,
                                  bar.show("tokens"));
 
-  auto result = json_of(files, served);
-  result["generated"] = generated;
-  result["text"] = escaped(generated);
-  result["seam"] = seam;
-  result["threads"] = threads;
-  write_json(json_path, result);
-  return escaped(generated) + "\n\n" + table_of(files, served);
+  auto content = json_of(files, served);
+  content["generated"] = generated;
+  content["text"] = escaped(generated);
+  content["seam"] = seam;
+  content["threads"] = threads;
+  command_result result{escaped(generated) + "\n\n" + table_of(files, served), {}};
+  add_json(result, json_path, content);
+  return result;
 }
 
 constexpr std::array explain_rules{checkpoint_rule, cached_rule, fresh_rule, seam_rule, threads_rule, json_rule};
 
-std::string run_explain(arguments const& given) {
+command_result run_explain(arguments const& given) {
   auto const seam = seam_of(given);
   auto const threads = threads_of(given);
   auto const json_path = given.text("--json");
@@ -352,12 +356,16 @@ std::string run_explain(arguments const& given) {
   bool const equal = std::ranges::equal(std::as_bytes(std::span(first.result.logits.data())),
                                         std::as_bytes(std::span(second.result.logits.data())));
 
-  write_json(json_path, {{"seam", seam},
-                         {"threads", threads},
-                         {"serves", {json_of(files, first), json_of(files, second)}},
-                         {"logits_equal", equal}});
-  return "The first time:\n" + table_of(files, first) + "\nThe second time:\n" + table_of(files, second) +
-         (equal ? "\nBoth times the logits are the same bits.\n" : "\nThe logits differ.\n");
+  command_result result{"The first time:\n" + table_of(files, first) + "\nThe second time:\n" +
+                            table_of(files, second) +
+                            (equal ? "\nBoth times the logits are the same bits.\n" : "\nThe logits differ.\n"),
+                        {}};
+  add_json(result, json_path,
+           {{"seam", seam},
+            {"threads", threads},
+            {"serves", {json_of(files, first), json_of(files, second)}},
+            {"logits_equal", equal}});
+  return result;
 }
 
 constexpr std::array commands{

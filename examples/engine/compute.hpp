@@ -53,6 +53,11 @@ std::vector<row_block> cut_blocks(std::span<row_block const> runs);
 /// Makes BLAS run each product on the thread that asks for it, so that a product's bits depend on its shape alone.
 void use_one_blas_thread();
 
+/// For the first line of a main function. OpenBLAS falls back to SSE3 on a processor that is newer than it is; where it
+/// has, this starts the program again with the kernels of an older processor of the same kind, which are twice as fast.
+/// `words` are the arguments of main. The environment variable OPENBLAS_CORETYPE, where it is set, decides instead.
+void use_wide_blas(char** words);
+
 /// out = in weights^T, in one single-threaded call of BLAS. Shapes: in [rows, weights.cols], out [rows, weights.rows].
 void multiply(rows_in in, matrix const& weights, rows_out out);
 

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "engine/commands.hpp"
+#include "engine/compute.hpp"
 #include "engine/error.hpp"
+#include "engine/files.hpp"
 
 namespace {
 
@@ -35,14 +37,21 @@ command const& find_command(std::string const& name) {
   throw usage_error("found the command " + hypic_engine::in_quotes(name) + "; expected one of " + known + "--help");
 }
 
-std::string run(std::vector<std::string> const& words) {
+hypic_engine::command_result run(std::vector<std::string> const& words) {
   if (words.empty()) throw usage_error("found no command; expected one, as hypic-engine --help lists them");
-  if (words.front() == "--help") return overview();
+  if (words.front() == "--help") return {overview(), {}};
   auto const& chosen = find_command(words.front());
   hypic_engine::arguments const given(chosen.rules, std::span(words).subspan(1));
   if (!given.help()) return chosen.run(given);
-  return "usage: hypic-engine " + std::string(chosen.name) + " OPTIONS\n\n" + std::string(chosen.summary) + "\n\n" +
-         hypic_engine::help_lines(chosen.rules);
+  auto const title = "usage: hypic-engine " + std::string(chosen.name) + " OPTIONS\n\n" + std::string(chosen.summary);
+  return {title + "\n\n" + hypic_engine::help_lines(chosen.rules), {}};
+}
+
+/// Files last: they say that all went well.
+void give_out(hypic_engine::command_result const& result) {
+  std::cout << result.text << std::flush;
+  if (!std::cout) hypic_engine::fail("standard output: cannot be written; expected room for the result");
+  for (auto const& file : result.files) hypic_engine::write_file(file.path, file.bytes);
 }
 
 int report(std::string const& what, int code) {
@@ -53,9 +62,9 @@ int report(std::string const& what, int code) {
 }  // namespace
 
 int main(int count, char** words) {
+  hypic_engine::use_wide_blas(words);
   try {
-    std::cout << run({words + 1, words + std::max(count, 1)}) << std::flush;
-    if (!std::cout) return report("standard output: cannot be written; expected room for the result", failure);
+    give_out(run({words + 1, words + std::max(count, 1)}));
     return 0;
   } catch (usage_error const& error) {
     return report(error.what(), bad_usage);

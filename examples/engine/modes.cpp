@@ -57,19 +57,28 @@ mode_run run_full(model const& with, document_prompt const& prompt, int threads)
   return {std::move(served.logits), std::move(served.memory), served.tokens_forwarded, ms, ms};
 }
 
-mode_run run_prefix(model const& with, document_prompt const& prompt, int threads) {
+/// The leading documents that stand where they stood in the unshuffled order.
+std::vector<std::vector<std::int32_t>> common_leading(document_prompt const& prompt) {
+  std::vector<std::vector<std::int32_t>> common;
+  for (std::size_t i = 0; i < prompt.unshuffled.size(); ++i) {
+    if (prompt.documents.at(prompt.unshuffled[i]) != prompt.documents.at(i)) break;
+    common.push_back(prompt.documents[i]);
+  }
+  return common;
+}
+
+/// Of a cache that saw the unshuffled order, the common leading documents alone are of use: it is filled with them.
+/// Where there are none it goes on from nothing, as full recompute did: the result is that one's.
+mode_run run_prefix(model const& with, document_prompt const& prompt, mode_run const& full, int threads) {
+  auto const common = common_leading(prompt);
+  if (common.empty()) return full;
   hypic::memory_store nothing(0);
   engine const serving(with, nothing, {.threads = threads});
-  stopwatch const cold;
   prefix_cache cache(serving, tokens_of(prompt));
-  std::vector<std::vector<std::int32_t>> unshuffled;
-  for (auto const i : prompt.unshuffled) unshuffled.push_back(prompt.documents.at(i));
-  cache.fill(unshuffled);
-  auto const filled_ms = cold.ms();
-  stopwatch const warm;
+  cache.fill(common);
+  stopwatch const watch;
   auto served = cache.serve(spans_of(prompt));
-  auto const ms = warm.ms();
-  return {std::move(served.logits), std::move(served.memory), served.tokens_forwarded, ms, filled_ms + ms};
+  return {std::move(served.logits), std::move(served.memory), served.tokens_forwarded, watch.ms(), full.cold_ms};
 }
 
 /// Copies of records whose operators are the identity: composing them adds end states up.
@@ -102,36 +111,49 @@ class added_records {
   std::vector<hypic::record_view> views_;
 };
 
-/// Serves through cached spans. Where `add` is set, `with` sums up whole segments and their operators are dropped.
-mode_run run_cached(model const& with, document_prompt const& prompt, std::int32_t seam_rows, bool rotate, bool add,
-                    int threads, progress const& tell) {
-  hypic::memory_store store(std::int64_t{1} << 40);
-  engine serving(with, store, {.seam_rows = seam_rows, .threads = threads, .tell = tell});
+/// One model's records of a prompt's documents: each is computed once, however many modes read it.
+struct document_records {
+  hypic::memory_store store{std::int64_t{1} << 40};
+  double computed_ms = 0.0;
+};
+
+/// How a mode uses records. Where `add` is set, they sum up whole segments and their operators are dropped.
+struct record_use {
+  std::int32_t seam_rows = 0;
+  bool rotate = true;
+  bool add = false;
+};
+
+/// Serves through cached spans.
+mode_run run_cached(model const& with, document_prompt const& prompt, document_records& documents,
+                    record_use const& use, int threads, progress const& tell) {
+  engine serving(with, documents.store, {.seam_rows = use.seam_rows, .threads = threads, .tell = tell});
   std::vector<std::vector<hypic::prompt_span>> prompts(1);
   for (auto const& document : prompt.documents) prompts[0].push_back(serving.cached(document));
   prompts[0].push_back(serving.fresh(prompt.query));
-
-  std::optional<mode_run> run;
-  auto const serve_once = [&] {
-    stopwatch const planning;
+  auto const planned = [&] {
     auto plan = serving.plan(prompts[0]);
-    if (!rotate)
+    if (!use.rotate)
       for (auto& span : plan.spans) span.turn = 0;
-    auto const batch = batch_of({std::move(plan)});
-    auto const records = serving.fetch(batch, prompts);
-    auto const planned_ms = planning.ms();
-    std::optional<added_records> added;
-    if (add) added.emplace(with, records->views());
-    request_memory memory(with.layout(), 1, tokens_of(prompt));
-    stopwatch const assembling;
-    auto served = serving.assemble(batch, added ? added->views() : records->views(), memory, {0});
-    auto const ms = planned_ms + assembling.ms();
-    auto const cold_ms = run ? run->cold_ms : ms;
-    run.emplace(mode_run{std::move(served.front().logits), std::move(memory), batch.rows(), ms, cold_ms});
+    return batch_of({std::move(plan)});
   };
-  serve_once();
-  serve_once();
-  return std::move(*run);
+
+  stopwatch const computing;
+  auto const missed = [](fetch_report const& report) { return !report.hit; };
+  auto const cold_reports = serving.fetch(planned(), prompts)->reports();
+  if (std::any_of(cold_reports.begin(), cold_reports.end(), missed)) documents.computed_ms += computing.ms();
+
+  stopwatch const planning;
+  auto const batch = planned();
+  auto const records = serving.fetch(batch, prompts);
+  auto const planned_ms = planning.ms();
+  std::optional<added_records> added;
+  if (use.add) added.emplace(with, records->views());
+  request_memory memory(with.layout(), 1, tokens_of(prompt));
+  stopwatch const assembling;
+  auto served = serving.assemble(batch, added ? added->views() : records->views(), memory, {0});
+  auto const ms = planned_ms + assembling.ms();
+  return {std::move(served.front().logits), std::move(memory), batch.rows(), ms, documents.computed_ms + ms};
 }
 
 /// Natural logs of a row's probabilities.
@@ -162,7 +184,9 @@ void score_logits(mode_outcome& outcome, buffer const& full, std::span<std::int3
     nll_full -= reference[next];
     nll -= found[next];
   }
-  auto const mean = [](double sum, std::int64_t count) { return count > 0 ? sum / static_cast<double>(count) : undefined; };
+  auto const mean = [](double sum, std::int64_t count) {
+    return count > 0 ? sum / static_cast<double>(count) : undefined;
+  };
   outcome.kl = mean(kl, rows);
   outcome.top1 = mean(agreed, rows);
   outcome.nll_full = mean(nll_full, rows - 1);
@@ -211,29 +235,31 @@ mode_comparison::mode_comparison(checkpoint const& loaded, std::int32_t seam_row
       tell_(std::move(tell)) {}
 
 std::vector<mode_outcome> mode_comparison::run(document_prompt const& prompt) const {
+  document_records documents;
+  document_records summed_up;
+  auto full = run_full(model_, prompt, threads_);
   auto const run_mode = [&](mode which) {
     switch (which) {
-      case mode::full: return run_full(model_, prompt, threads_);
-      case mode::prefix: return run_prefix(model_, prompt, threads_);
-      case mode::addition: return run_cached(headless_, prompt, 0, false, true, threads_, tell_);
-      case mode::operator_only: return run_cached(model_, prompt, 0, false, false, threads_, tell_);
-      case mode::operator_rotate: return run_cached(model_, prompt, 0, true, false, threads_, tell_);
+      case mode::full: return full;
+      case mode::prefix: return run_prefix(model_, prompt, full, threads_);
+      case mode::addition:
+        return run_cached(headless_, prompt, summed_up, {.rotate = false, .add = true}, threads_, tell_);
+      case mode::operator_only: return run_cached(model_, prompt, documents, {.rotate = false}, threads_, tell_);
+      case mode::operator_rotate: return run_cached(model_, prompt, documents, {}, threads_, tell_);
       case mode::operator_rotate_seam: break;
     }
-    return run_cached(model_, prompt, seam_rows_, true, false, threads_, tell_);
+    return run_cached(model_, prompt, documents, {.seam_rows = seam_rows_}, threads_, tell_);
   };
   std::vector<mode_outcome> outcomes;
-  std::optional<mode_run> full;
   for (auto const which : all_modes) {
     auto run = run_mode(which);
-    if (!full) full = run;
     mode_outcome outcome{.which = which,
                          .tokens_forwarded = run.tokens_forwarded,
                          .ttft_ms = run.ttft_ms,
                          .cold_ms = run.cold_ms,
                          .logits = std::move(run.logits)};
-    outcome.state_error = state_error(model_, full->memory, run.memory);
-    score_logits(outcome, full->logits, prompt.query);
+    outcome.state_error = state_error(model_, full.memory, run.memory);
+    score_logits(outcome, full.logits, prompt.query);
     outcomes.push_back(std::move(outcome));
   }
   return outcomes;

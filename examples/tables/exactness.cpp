@@ -81,8 +81,9 @@ hypic::request_plan context_of(hypic::request_plan const& plan) {
   return take(hypic::slice(plan, 0, static_cast<std::int64_t>(plan.spans.size()) - 1), "the prompt before the query");
 }
 
-std::span<float const> values_of(hypic::tensor_view<float, 4> states) {
-  return {states.data, static_cast<std::size_t>(states.size())};
+template <int Rank>
+std::span<float const> values_of(hypic::tensor_view<float, Rank> pool) {
+  return {pool.data, static_cast<std::size_t>(pool.size())};
 }
 
 /// Where the rows of every position of the context come from, in layer `layer`.
@@ -167,10 +168,12 @@ finding check_first_layer(exactness_case const& of, int threads) {
   auto const first = static_cast<std::int32_t>(std::find_if(layers.begin(), layers.end(), linear) - layers.begin());
   auto full = recompute(of, of.spans.size() - 1, threads);
   auto found = assemble(*of.with, context_of(of.plan), of.segments, threads);
-  auto const states = values_of(full.memory.states(first));
-  return {"first_layer_state", first,
-          relative_error(values_of(found.memory.states(first)), std::vector<double>(states.begin(), states.end())),
-          state_bound};
+  auto const error = [](std::span<float const> of_found, std::span<float const> of_full) {
+    return relative_error(of_found, std::vector<double>(of_full.begin(), of_full.end()));
+  };
+  auto const state = error(values_of(found.memory.states(first)), values_of(full.memory.states(first)));
+  auto const tail = error(values_of(found.memory.tails(first)), values_of(full.memory.tails(first)));
+  return {"first_layer_state", first, std::isnan(tail) || tail > state ? tail : state, state_bound};
 }
 
 std::vector<finding> check_rows(exactness_case const& of, int threads) {
@@ -202,7 +205,7 @@ finding check_logits(std::string name, exactness_case const& of, int threads) {
 
 reuse_case make_reuse_case(hypic_engine::model const& with, text const& from, std::uint64_t seed, int threads) {
   random_numbers numbers(seed);
-  std::vector<std::int64_t> const lengths{70, 9, 24, 130, 3, 12, 9, 16};
+  std::vector<std::int64_t> const lengths{33, 9, 17, 130, 3, 12, 9, 16};
   auto const pieces = cut(from, lengths, numbers);
   reuse_case made{.with = &with, .prompts = {}, .segments = {}, .warm = {}};
   for (std::size_t i = 0; i < 4; ++i) made.segments.push_back(cached_span_of(with, pieces[i]));

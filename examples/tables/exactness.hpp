@@ -61,8 +61,8 @@ exactness_case make_fresh_case(hypic_engine::model const& with, std::vector<hypi
 /// `with` keeps as many head rows as the longest segment has tokens.
 exactness_case make_recorded_case(hypic_engine::model const& with, std::vector<hypic::prompt_span> spans, int threads);
 
-/// The first linear layer's state before the query is that of full recompute: for seams of at least K-1 rows, K being
-/// the length of the model's convolution.
+/// The first linear layer's state and convolution tail before the query are those of full recompute: for seams of at
+/// least K-1 rows, K being the length of the convolution.
 finding check_first_layer(exactness_case const& of, int threads);
 
 /// Before the query, each linear layer's state is that of the sequential fp64 recurrence over the segments' canonical

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/arguments.hpp"
+#include "engine/compute.hpp"
 #include "engine/files.hpp"
 #include "engine/progress_bar.hpp"
 #include "hypic/core/version.hpp"
@@ -99,6 +100,7 @@ int run(hypic_engine::arguments const& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  hypic_engine::use_wide_blas(argv);
   try {
     hypic_engine::arguments const given(rules, std::vector<std::string>(argv + 1, argv + argc));
     if (!given.help()) return run(given);

@@ -40,6 +40,31 @@ HYPIC_INLINE void store(T* to, V const& value) noexcept {
   __builtin_memcpy(to, &value, sizeof(V));
 }
 
+/// As many floats as V has doubles.
+template <class V>
+using floats_of = typename vector_of<float, static_cast<std::int64_t>(sizeof(V) / 2)>::type;
+
+/// to = from.
+template <class V>
+HYPIC_INLINE void widen(V& to, float const* from) noexcept {
+  if constexpr (sizeof(V) == sizeof(double)) {
+    to = static_cast<double>(*from);
+  } else {
+    floats_of<V> floats;
+    load(floats, from);
+    to = __builtin_convertvector(floats, V);
+  }
+}
+
+template <class V>
+HYPIC_INLINE void narrow(float* to, V const& from) noexcept {
+  if constexpr (sizeof(V) == sizeof(double)) {
+    *to = static_cast<float>(from);
+  } else {
+    store(to, __builtin_convertvector(from, floats_of<V>));
+  }
+}
+
 template <class V, std::int64_t Count>
 using registers = V[static_cast<std::size_t>(Count)];
 
@@ -210,19 +235,65 @@ struct solve_kernel {
 };
 
 struct advance_kernel {
-  template <class Isa>
-  HYPIC_INLINE static void run(std::int64_t rows, std::int64_t columns, double const* decay, std::int64_t decay_stride,
-                               matrix_view<float const> update, matrix_view<double> state,
-                               matrix_view<float> rounded) noexcept {
-    for (std::int64_t r = 0; r < rows; ++r) {
-      double const factor = decay[r * decay_stride];
-      float const* __restrict const added = update.row(r);
-      double* __restrict const kept = state.row(r);
-      float* __restrict const copy = rounded.row(r);
-      for (std::int64_t c = 0; c < columns; ++c) {
-        kept[c] = factor * kept[c] + static_cast<double>(added[c]);
-        copy[c] = static_cast<float>(kept[c]);
+  template <class V, std::int64_t Rows, std::int64_t Vectors>
+  HYPIC_INLINE static void tile(std::int64_t inner, matrix_view<double const> keys, matrix_view<float const> updates,
+                                double const* decay, std::int64_t decay_stride, state_columns state) noexcept {
+    constexpr std::int64_t lanes = sizeof(V) / sizeof(double);
+    registers<registers<V, Vectors>, Rows> sum = {};
+    for (std::int64_t i = 0; i < inner; ++i) {
+      registers<V, Vectors> update;
+      for (std::int64_t v = 0; v < Vectors; ++v) widen(update[v], updates.row(i) + v * lanes);
+      for (std::int64_t r = 0; r < Rows; ++r) {
+        double const key = keys.row(i)[r];
+        for (std::int64_t v = 0; v < Vectors; ++v) sum[r][v] = sum[r][v] + key * update[v];
       }
+    }
+    for (std::int64_t r = 0; r < Rows; ++r) {
+      double const factor = decay[r * decay_stride];
+      for (std::int64_t v = 0; v < Vectors; ++v) {
+        for (std::int64_t copy = 0; copy < state.copies; ++copy) {
+          std::int64_t const column = copy * state.copy_offset + v * lanes;
+          V kept;
+          load(kept, state.exact.row(r) + column);
+          kept = factor * kept + sum[r][v];
+          store(state.exact.row(r) + column, kept);
+          narrow(state.rounded.row(r) + column, kept);
+        }
+      }
+    }
+  }
+
+  template <class V, std::int64_t Rows, std::int64_t Vectors>
+  HYPIC_INLINE static void panel(std::int64_t rows, std::int64_t inner, matrix_view<double const> keys,
+                                 matrix_view<float const> updates, double const* decay, std::int64_t decay_stride,
+                                 state_columns state) noexcept {
+    std::int64_t r = 0;
+    auto const decay_at = [&] { return decay + r * decay_stride; };
+    for (; r + Rows <= rows; r += Rows) {
+      tile<V, Rows, Vectors>(inner, keys.at(0, r), updates, decay_at(), decay_stride, state.at(r, 0));
+    }
+    for (; r < rows; ++r) {
+      tile<V, 1, Vectors>(inner, keys.at(0, r), updates, decay_at(), decay_stride, state.at(r, 0));
+    }
+  }
+
+  template <class Isa>
+  HYPIC_INLINE static void run(std::int64_t rows, std::int64_t columns, std::int64_t inner,
+                               matrix_view<double const> keys, matrix_view<float const> updates, double const* decay,
+                               std::int64_t decay_stride, state_columns state) noexcept {
+    using vector = typename vector_of<double, Isa::bytes>::type;
+    constexpr std::int64_t lanes = Isa::bytes / sizeof(double);
+    constexpr std::int64_t wide = lanes * Isa::tile_vectors;
+    std::int64_t c = 0;
+    for (; c + wide <= columns; c += wide) {
+      panel<vector, Isa::tile_rows, Isa::tile_vectors>(rows, inner, keys, updates.at(0, c), decay, decay_stride,
+                                                       state.at(0, c));
+    }
+    for (; c + lanes <= columns; c += lanes) {
+      panel<vector, Isa::tile_rows, 1>(rows, inner, keys, updates.at(0, c), decay, decay_stride, state.at(0, c));
+    }
+    for (; c < columns; ++c) {
+      panel<double, Isa::tile_rows, 1>(rows, inner, keys, updates.at(0, c), decay, decay_stride, state.at(0, c));
     }
   }
 };
@@ -285,9 +356,10 @@ void solve(std::int64_t rows, std::int64_t columns, matrix_view<double const> lo
   dispatch<solve_kernel>(rows, columns, lower, beta, v, u);
 }
 
-void advance(std::int64_t rows, std::int64_t columns, double const* decay, std::int64_t decay_stride,
-             matrix_view<float const> update, matrix_view<double> state, matrix_view<float> rounded) noexcept {
-  dispatch<advance_kernel>(rows, columns, decay, decay_stride, update, state, rounded);
+void advance(std::int64_t rows, std::int64_t columns, std::int64_t inner, matrix_view<double const> keys,
+             matrix_view<float const> updates, double const* decay, std::int64_t decay_stride,
+             state_columns state) noexcept {
+  dispatch<advance_kernel>(rows, columns, inner, keys, updates, decay, decay_stride, state);
 }
 
 }  // namespace hypic::inline v0

@@ -55,8 +55,22 @@ inline constexpr std::int64_t solve_rows = 64;
 void solve(std::int64_t rows, std::int64_t columns, matrix_view<double const> lower, double const* beta,
            matrix_view<float const> v, matrix_view<float> u) noexcept;
 
-/// state[r, c] = decay[r * decay_stride] state[r, c] + update[r, c], kept in fp64, and a copy of it rounded to fp32.
-void advance(std::int64_t rows, std::int64_t columns, double const* decay, std::int64_t decay_stride,
-             matrix_view<float const> update, matrix_view<double> state, matrix_view<float> rounded) noexcept;
+/// A state, kept in fp64 and rounded to fp32, or columns of it. `copies` groups of columns, `copy_offset` apart, are
+/// states of their own that the same rows go through.
+struct state_columns {
+  matrix_view<double> exact;
+  matrix_view<float> rounded;
+  std::int64_t copies = 1;
+  std::int64_t copy_offset = 0;
+  constexpr state_columns at(std::int64_t r, std::int64_t column) const noexcept {
+    return {exact.at(r, column), rounded.at(r, column), copies, copy_offset};
+  }
+};
+
+/// state[rows, columns] = decay[r * decay_stride] state + keys[inner, rows]^T updates[inner, columns], in fp64: what
+/// rounding would leave beside a key, no later update with that key takes away.
+void advance(std::int64_t rows, std::int64_t columns, std::int64_t inner, matrix_view<double const> keys,
+             matrix_view<float const> updates, double const* decay, std::int64_t decay_stride,
+             state_columns state) noexcept;
 
 }  // namespace hypic::inline v0

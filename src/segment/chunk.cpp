@@ -63,11 +63,10 @@ template <state_family F>
 std::int64_t chunk_runner<F>::bytes(state_dims const& dims) noexcept {
   std::int64_t const key_row = padded_row(dims.key_dim);
   std::int64_t const channels = gate_elements<F>(dims.key_dim);
-  std::int64_t total = 2 * scratch_bytes<double>(chunk * key_row) + scratch_bytes<double>((chunk + 1) * channels) +
+  std::int64_t total = 3 * scratch_bytes<double>(chunk * key_row) + scratch_bytes<double>((chunk + 1) * channels) +
                        scratch_bytes<double>(channels) + 2 * scratch_bytes<double>(chunk) +
                        scratch_bytes<double>(chunk * chunk) + scratch_bytes<float>(chunk * chunk) +
                        scratch_bytes<float>(chunk * key_row);
-  if (F::gate_per_channel) total += scratch_bytes<double>(chunk * key_row);
   if (F::delta_rule) total += scratch_bytes<float>(chunk * padded_row(2 * std::int64_t{dims.value_dim} + dims.key_dim));
   return total;
 }
@@ -88,8 +87,7 @@ chunk_runner<F>::chunk_runner(state_dims const& dims, row_options const& options
   lower_ = {memory.take<double>(chunk * chunk), chunk};
   attention_ = {memory.take<float>(chunk * chunk), chunk};
   scaled_ = {memory.take<float>(chunk * key_row), key_row};
-  decayed_ = {nullptr, key_row};
-  if (F::gate_per_channel) decayed_.data = memory.take<double>(chunk * key_row);
+  decayed_ = {memory.take<double>(chunk * key_row), key_row};
   updates_ = {nullptr, padded_row(2 * value_dim_ + key_dim_)};
   if (F::delta_rule) updates_.data = memory.take<float>(chunk * updates_.stride);
   std::fill_n(log_sums_, channels_, 0.0);
@@ -184,9 +182,7 @@ void chunk_runner<F>::relate(std::int64_t count, bool with_queries) noexcept {
     };
     matrix_view<double const> earlier = keys_;
     if constexpr (F::gate_per_channel) {
-      for (std::int64_t j = 0; j <= i; ++j) {
-        decayed_row(key_dim_, log_sum(i), log_sum(j), keys_.row(j), decayed_.row(j));
-      }
+      for (std::int64_t j = 0; j <= i; ++j) decay_key(log_sum(i), j);
       earlier = decayed_;
     }
     if constexpr (F::delta_rule) {
@@ -200,16 +196,25 @@ void chunk_runner<F>::relate(std::int64_t count, bool with_queries) noexcept {
   }
 }
 
-/// exp(G_i) row_i or, for `to_end`, exp(G_n - G_i) row_i, rounded to fp32.
 template <state_family F>
-left_operand chunk_runner<F>::scaled(std::int64_t count, matrix_view<double const> rows, bool to_end) noexcept {
+void chunk_runner<F>::decay_key(double const* to, std::int64_t j) noexcept {
+  double const* const key = keys_.row(j);
+  double* const out = decayed_.row(j);
+  if constexpr (F::gate_per_channel) {
+    decayed_row(key_dim_, to, log_sum(j), key, out);
+  } else {
+    double const decay = decay_of(to[0] - log_sum(j)[0]);
+    for (std::int64_t d = 0; d < key_dim_; ++d) out[d] = decay * key[d];
+  }
+}
+
+template <state_family F>
+left_operand chunk_runner<F>::from_start(std::int64_t count, matrix_view<double const> rows) noexcept {
   for (std::int64_t i = 0; i < count; ++i) {
-    double const* const to = to_end ? log_sum(count - 1) : log_sum(i);
-    double const* const from = to_end ? log_sum(i) : log_sum(-1);
     if constexpr (F::gate_per_channel) {
-      decayed_row(key_dim_, to, from, rows.row(i), scaled_.row(i));
+      decayed_row(key_dim_, log_sum(i), log_sum(-1), rows.row(i), scaled_.row(i));
     } else {
-      double const decay = decay_of(to[0] - from[0]);
+      double const decay = decay_of(log_sum(i)[0]);
       for (std::int64_t d = 0; d < key_dim_; ++d) scaled_.row(i)[d] = static_cast<float>(decay * rows.row(i)[d]);
     }
   }
@@ -219,7 +224,7 @@ left_operand chunk_runner<F>::scaled(std::int64_t count, matrix_view<double cons
 template <state_family F>
 void chunk_runner<F>::solve_updates(head_rows const& rows, head_state& state) noexcept {
   auto const count = rows.count();
-  product(count, state.columns(), key_dim_, scaled(count, keys_, false), state.rounded(), updates_, store_mode::set);
+  product(count, state.columns(), key_dim_, from_start(count, keys_), state.rounded(), updates_, store_mode::set);
   auto const solve_columns = [&](std::int64_t column, std::int64_t columns, matrix_view<float const> values) {
     solve(count, columns, lower_, betas_, values, updates_.at(0, column));
   };
@@ -236,7 +241,7 @@ void chunk_runner<F>::write_outputs(matrix_view<float const> updates, head_state
                                     tensor_view<float, 2> o) noexcept {
   auto const count = o.extent[0];
   matrix_view<float> const out{o.data, o.stride[0]};
-  product(count, value_dim_, key_dim_, scaled(count, queries_, false), state.rounded(), out, store_mode::set);
+  product(count, value_dim_, key_dim_, from_start(count, queries_), state.rounded(), out, store_mode::set);
   // A row's own block ends at the row: zeros in its place would let a later row's NaN in.
   constexpr std::int64_t block = 8;
   for (std::int64_t first = 0; first < count; first += block) {
@@ -251,10 +256,10 @@ void chunk_runner<F>::write_outputs(matrix_view<float const> updates, head_state
 
 template <state_family F>
 void chunk_runner<F>::advance(std::int64_t count, matrix_view<float const> updates, head_state& state) noexcept {
-  auto const keys = scaled(count, keys_, true);
-  product(key_dim_, state.columns(), count, {keys.data, 1, keys.row_stride}, updates, state.update(), store_mode::set);
-  for (std::int64_t c = 0; c < channels_; ++c) gates_[c] = decay_of(log_sum(count - 1)[c]);
-  state.advance(gates_, F::gate_per_channel ? 1 : 0, state.update());
+  double const* const end = log_sum(count - 1);
+  for (std::int64_t i = 0; i < count; ++i) decay_key(end, i);
+  for (std::int64_t c = 0; c < channels_; ++c) gates_[c] = decay_of(end[c]);
+  state.advance(count, gates_, F::gate_per_channel ? 1 : 0, decayed_, updates);
 }
 
 template class chunk_runner<retnet>;

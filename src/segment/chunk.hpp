@@ -67,7 +67,7 @@ inline head_rows head_of(query_rows_view const& in, state_dims const& dims, std:
 ///
 /// Every exponent is at most 0 and ends at a row that may see it, so that nothing overflows and no row depends on a
 /// later one. Keys, gates and L are fp64: under b |k|^2 = 2 nothing decays, and an error in L that repeats with a
-/// repeated key would grow with every token. Products over the state are fp32.
+/// repeated key would grow with every token. Products with S are fp32, sums into S fp64.
 template <state_family F>
 class chunk_runner {
  public:
@@ -91,7 +91,10 @@ class chunk_runner {
   void solve_updates(head_rows const& rows, head_state& state) noexcept;
   void write_outputs(matrix_view<float const> updates, head_state const& state, tensor_view<float, 2> o) noexcept;
   void advance(std::int64_t count, matrix_view<float const> updates, head_state& state) noexcept;
-  left_operand scaled(std::int64_t count, matrix_view<double const> rows, bool from_row) noexcept;
+  /// decayed_ row j = exp(to - G_j) k_j.
+  void decay_key(double const* to, std::int64_t j) noexcept;
+  /// exp(G_i) row_i for each of the first `count` rows, rounded to fp32.
+  left_operand from_start(std::int64_t count, matrix_view<double const> rows) noexcept;
 
   double* log_sum(std::int64_t row) const noexcept { return log_sums_ + (row + 1) * channels_; }
 
@@ -101,7 +104,7 @@ class chunk_runner {
   row_options options_;
   matrix_view<double> keys_;       ///< normalised and turned
   matrix_view<double> queries_;    ///< normalised and scaled
-  matrix_view<double> decayed_;    ///< exp(G_i - G_j) k_j for one i, per-channel gates only
+  matrix_view<double> decayed_;    ///< keys, decayed to one later row
   double* log_sums_;               ///< G, after a row of zeros for the chunk's start
   double* gates_;                  ///< natural logs of one row
   double* betas_;

@@ -18,7 +18,7 @@ std::int64_t most_columns(operator_form form, state_dims const& dims) noexcept {
 
 std::int64_t head_state::bytes(operator_form form, state_dims const& dims) noexcept {
   auto const elements = dims.key_dim * padded_row(most_columns(form, dims));
-  return scratch_bytes<double>(elements) + 2 * scratch_bytes<float>(elements) + scratch_bytes<double>(dims.key_dim);
+  return scratch_bytes<double>(elements) + scratch_bytes<float>(elements) + scratch_bytes<double>(dims.key_dim);
 }
 
 head_state::head_state(operator_form form, state_dims const& dims, scratch& memory) noexcept
@@ -31,7 +31,6 @@ head_state::head_state(operator_form form, state_dims const& dims, scratch& memo
   auto const row = padded_row(most_columns(form, dims));
   exact_ = {memory.take<double>(key_dim_ * row), row};
   rounded_ = {memory.take<float>(key_dim_ * row), row};
-  update_ = {memory.take<float>(key_dim_ * row), row};
   log_decay_ = memory.take<double>(key_dim_);
 }
 
@@ -97,8 +96,10 @@ void head_state::end_body(head_summary<float> const& out) noexcept {
 
 void head_state::apply(head_summary<float const> const& body, rotation const* turn) noexcept {
   if (form_ == operator_form::dense) {
-    product(key_dim_, value_dim_, key_dim_, {body.op.data, key_dim_, 1}, rounded_, update_, store_mode::set);
-    for (std::int64_t d = 0; d < key_dim_; ++d) std::copy_n(update_.row(d), value_dim_, exact_.row(d));
+    // Outside of a body the columns after the running state are free.
+    auto const free = rounded_.at(0, value_dim_);
+    product(key_dim_, value_dim_, key_dim_, {body.op.data, key_dim_, 1}, rounded_, free, store_mode::set);
+    for (std::int64_t d = 0; d < key_dim_; ++d) std::copy_n(free.row(d), value_dim_, exact_.row(d));
   } else {
     for (std::int64_t d = 0; d < key_dim_; ++d) {
       double const decay = decay_of(static_cast<double>(body.op(form_ == operator_form::scalar ? 0 : d)));
@@ -115,26 +116,21 @@ void head_state::apply(head_summary<float const> const& body, rotation const* tu
   for (std::int64_t d = turned_dims(turn); d < key_dim_; ++d) {
     for (std::int64_t c = 0; c < value_dim_; ++c) exact_.row(d)[c] += end_state(d, c);
   }
-  round_exact();
+  for (std::int64_t d = 0; d < key_dim_; ++d) {
+    for (std::int64_t c = 0; c < value_dim_; ++c) rounded_.row(d)[c] = static_cast<float>(exact_.row(d)[c]);
+  }
   settle();
 }
 
-void head_state::advance(double const* decay, std::int64_t decay_stride, matrix_view<float const> update) noexcept {
-  auto const group = [&](std::int64_t column) {
-    hypic::advance(key_dim_, columns(), decay, decay_stride, update, exact_.at(0, column), rounded_.at(0, column));
-  };
-  group(0);
-  if (form_ != operator_form::dense && in_body_ && end_column_ != 0) group(end_column_);
+void head_state::advance(std::int64_t rows, double const* decay, std::int64_t decay_stride,
+                         matrix_view<double const> keys, matrix_view<float const> updates) noexcept {
+  bool const twice = form_ != operator_form::dense && end_column_ != 0;
+  hypic::advance(key_dim_, columns(), rows, keys, updates, decay, decay_stride,
+                 {exact_, rounded_, twice ? 2 : 1, end_column_});
 }
 
 void head_state::add_log_gates(double const* gates) noexcept {
   for (std::int64_t e = 0; in_body_ && e < log_elements_; ++e) log_decay_[e] += gates[e];
-}
-
-void head_state::round_exact() noexcept {
-  for (std::int64_t d = 0; d < key_dim_; ++d) {
-    for (std::int64_t c = 0; c < columns_; ++c) rounded_.row(d)[c] = static_cast<float>(exact_.row(d)[c]);
-  }
 }
 
 }  // namespace hypic::inline v0

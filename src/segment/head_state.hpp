@@ -29,7 +29,7 @@ head_summary<T> head_of(basic_summary_view<T> const& summary, std::int64_t head)
 ///   [ running state: Dv | end state of the body: Dv | operator of the body: Dk, dense families only ]
 /// Where the body starts from the end state that it already has, the first two are one and the same.
 ///
-/// The matrix is kept in fp64 and, for the products, rounded to fp32. Were it kept in fp32 alone, a constant input under
+/// The matrix is kept in fp64 and, for products with it, rounded to fp32. Were it kept in fp32 alone, a constant input under
 /// a decay near 1 would round the same way at every chunk, and 64k tokens would lose 3e-5. `settle` drops what fp32
 /// does not hold: done on a fixed grid of tokens, it makes a run that was broken there give the bits of a whole one.
 class head_state {
@@ -54,16 +54,13 @@ class head_state {
   std::int64_t operator_column() const noexcept { return operator_column_; }
   std::int64_t end_column() const noexcept { return end_column_; }
 
-  /// state <- Diag(exp(decay)) state + update, a decay a head (stride 0) or a key channel (stride 1).
-  void advance(double const* decay, std::int64_t decay_stride, matrix_view<float const> update) noexcept;
+  /// state <- Diag(decay) state + keys^T updates, a decay a head (stride 0) or a key channel (stride 1).
+  void advance(std::int64_t rows, double const* decay, std::int64_t decay_stride, matrix_view<double const> keys,
+               matrix_view<float const> updates) noexcept;
   /// Adds a row's log gates to the operator of a scalar or diagonal family.
   void add_log_gates(double const* gates) noexcept;
 
-  matrix_view<float> update() noexcept { return update_; }  ///< room for an update of all columns
-
  private:
-  void round_exact() noexcept;
-
   operator_form form_;
   std::int64_t key_dim_;
   std::int64_t value_dim_;
@@ -74,7 +71,6 @@ class head_state {
   bool in_body_ = false;
   matrix_view<double> exact_;
   matrix_view<float> rounded_;
-  matrix_view<float> update_;
   double* log_decay_;
 };
 

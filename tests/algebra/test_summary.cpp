@@ -66,7 +66,8 @@ void check_equals(operator_form form, state_dims const& dims, const_summary_view
 // The summary of a few random tokens, rounded from the oracle.
 template <class F>
 summary_data random_summary(state_dims const& dims, std::uint64_t seed, gate_kind gates = gate_kind::mixed,
-                            beta_kind betas = beta_kind::uniform, layout how = layout::dense, std::int64_t tokens = 12) {
+                            beta_kind betas = beta_kind::uniform, layout how = layout::dense,
+                            std::int64_t tokens = 12) {
   layer_inputs const in({.family = F::id, .dims = dims, .rows = tokens, .gates = gates, .betas = betas, .seed = seed});
   layer_oracle run(F::id, dims, {});
   for (std::int64_t t = 0; t < tokens; ++t) run.step(in.rows.view(), t);
@@ -106,9 +107,8 @@ struct runs_data {
 };
 
 template <class F>
-runs_data random_runs(state_dims const& dims, std::int64_t runs, std::uint64_t seed,
-                      gate_kind gates = gate_kind::mixed, beta_kind betas = beta_kind::uniform,
-                      layout how = layout::dense) {
+runs_data random_runs(state_dims const& dims, std::int64_t runs, std::uint64_t seed, gate_kind gates = gate_kind::mixed,
+                      beta_kind betas = beta_kind::uniform, layout how = layout::dense) {
   runs_data all(F::form, dims, runs, how);
   for (std::int64_t i = 0; i < runs; ++i) {
     all.set(i, random_summary<F>(dims, seed + static_cast<std::uint64_t>(i), gates, betas));
@@ -156,10 +156,10 @@ TEMPLATE_TEST_CASE("Composition is associative and equals the product in fp64", 
       auto const first = random_summary<TestType>(dims, 3 * seed, gates);
       auto const second = random_summary<TestType>(dims, 3 * seed + 1, gates);
       auto const third = random_summary<TestType>(dims, 3 * seed + 2, gates);
-      auto const left = composed<TestType>(dims, composed<TestType>(dims, third.view(), second.view()).view(),
-                                           first.view());
-      auto const right = composed<TestType>(dims, third.view(),
-                                            composed<TestType>(dims, second.view(), first.view()).view());
+      auto const left =
+          composed<TestType>(dims, composed<TestType>(dims, third.view(), second.view()).view(), first.view());
+      auto const right =
+          composed<TestType>(dims, third.view(), composed<TestType>(dims, second.view(), first.view()).view());
       auto const wide = [&](summary_data const& x) { return widen(TestType::form, dims, x.view()); };
       auto const wanted = after(dims, wide(third), after(dims, wide(second), wide(first)));
       check_equals(TestType::form, dims, left.view(), wanted);
@@ -183,8 +183,8 @@ TEMPLATE_TEST_CASE("Applying a composition is applying the later run after the e
       auto const both = composed<TestType>(dims, later.view(), earlier.view());
       REQUIRE(apply<TestType>(dims, both.view(), in.view(), once.view(), {}) == status::ok);
 
-      auto const wanted = after(dims, widen(TestType::form, dims, later.view()),
-                                widen(TestType::form, dims, earlier.view()));
+      auto const wanted =
+          after(dims, widen(TestType::form, dims, later.view()), widen(TestType::form, dims, earlier.view()));
       auto const dk = to_index(dims.key_dim), dv = to_index(dims.value_dim);
       for (std::int64_t h = 0; h < dims.value_heads; ++h) {
         auto const x = gather(in.view()[h]);
@@ -201,11 +201,16 @@ TEMPLATE_TEST_CASE("A run split at every position composes to the whole run", "[
                    kda) {
   state_dims const dims{1, 2, 16, 24};
   constexpr std::int64_t tokens = 40;
-  for (auto const gates : {gate_kind::zero, gate_kind::slow, gate_kind::mixed, gate_kind::fast, gate_kind::steep,
-                           gate_kind::resets}) {
+  for (auto const gates :
+       {gate_kind::zero, gate_kind::slow, gate_kind::mixed, gate_kind::fast, gate_kind::steep, gate_kind::resets}) {
     for (auto const betas : {beta_kind::uniform, beta_kind::two, beta_kind::one}) {
-      layer_inputs const in({.family = TestType::id, .dims = dims, .rows = tokens, .keys = key_kind::correlated,
-                             .gates = gates, .betas = betas, .seed = 31});
+      layer_inputs const in({.family = TestType::id,
+                             .dims = dims,
+                             .rows = tokens,
+                             .keys = key_kind::correlated,
+                             .gates = gates,
+                             .betas = betas,
+                             .seed = 31});
       layer_oracle whole(TestType::id, dims, {});
       for (std::int64_t t = 0; t < tokens; ++t) whole.step(in.rows.view(), t);
       for (std::int64_t split = 0; split <= tokens; ++split) {

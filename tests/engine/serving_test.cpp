@@ -91,8 +91,8 @@ double difference(std::span<float const> left, std::span<float const> right) {
 }
 
 std::span<float const> row_of(buffer const& logits, std::int64_t row) {
-  return std::span(logits.data()).subspan(static_cast<std::size_t>(row * logits.width()),
-                                          static_cast<std::size_t>(logits.width()));
+  return std::span(logits.data())
+      .subspan(static_cast<std::size_t>(row * logits.width()), static_cast<std::size_t>(logits.width()));
 }
 
 double difference(buffer const& left, buffer const& right) {

@@ -44,7 +44,8 @@ hypic_engine::checkpoint synthetic_checkpoint(synthetic::options const& what);
 bool same_bits(std::vector<float> const& left, std::vector<float> const& right);
 bool same_bits(hypic_engine::buffer const& left, hypic_engine::buffer const& right);
 /// The states and tails of a slot, one after the other.
-std::vector<float> state_of(hypic_engine::model const& with, hypic_engine::request_memory& memory, std::int64_t slot = 0);
+std::vector<float> state_of(hypic_engine::model const& with, hypic_engine::request_memory& memory,
+                            std::int64_t slot = 0);
 /// The first `positions` keys and values of a slot, one layer after the other.
 std::vector<float> keys_of(hypic_engine::model const& with, hypic_engine::request_memory& memory,
                            std::int64_t positions, std::int64_t slot = 0);

@@ -62,8 +62,9 @@ TEST_CASE("a block's product has the same bits wherever it lies and whatever run
       });
       bool same = true;
       for (std::int64_t row = 0; row < copies * rows; ++row)
-        same = same && std::ranges::equal(std::span(&outs.columns(2, outputs)(row, 0), static_cast<std::size_t>(outputs)),
-                                          std::span(&alone.view()(row % rows, 0), static_cast<std::size_t>(outputs)));
+        same =
+            same && std::ranges::equal(std::span(&outs.columns(2, outputs)(row, 0), static_cast<std::size_t>(outputs)),
+                                       std::span(&alone.view()(row % rows, 0), static_cast<std::size_t>(outputs)));
       CHECK(same);
     }
   }
@@ -76,7 +77,9 @@ TEST_CASE("a product has the same bits on a thread that the host started") {
   buffer here(128, 512);
   multiply(in.view(), weights, here.view());
   buffer there(128, 512);
-  std::thread([&] { multiply(in.view(), weights, there.view()); }).join();
+  std::thread([&] {
+    hypic_engine::for_each_task(1, 1, [&](std::int64_t) { multiply(in.view(), weights, there.view()); });
+  }).join();
   CHECK(here.data() == there.data());
 }
 

@@ -10,6 +10,7 @@ namespace {
 
 using engine_test::difference;
 using engine_test::models_under_test;
+using engine_test::same_bits;
 using engine_test::text_tokens;
 using hypic_engine::all_modes;
 using hypic_engine::document_prompt;
@@ -87,12 +88,12 @@ TEST_CASE("without a seam the last mode is the one before it") {
   CHECK(same_bits(outcome_of(outcomes, mode::operator_rotate_seam).logits, rotated.logits));
 }
 
-TEST_CASE("with one document all modes but those that turn nothing are exact") {
+TEST_CASE("a document that begins the prompt is exact in every mode") {
   for (auto const& at : models_under_test()) {
     CAPTURE(at.name);
     document_prompt const prompt{{text_tokens("ruth.txt", 0, 70)}, {0}, text_tokens("james.txt", 0, 10)};
     auto const outcomes = mode_comparison(at.weights, 8, 1).run(prompt);
-    for (auto const& o : outcomes) {  // the document begins the prompt: local positions are true ones, and so are sums
+    for (auto const& o : outcomes) {  // its local positions are the true ones, and a sum of one is exact
       CAPTURE(name_of(o.which));
       CHECK(difference(o.logits, outcomes[0].logits) < 2e-4);
       CHECK(o.state_error < 1e-4);
@@ -155,7 +156,10 @@ TEST_CASE("a comparison refuses an empty prompt and one beyond the context") {
   mode_comparison const comparison(at.weights, 8, 1);
   CHECK_THAT(engine_test::refusal([&] { comparison.run({{{}}, {0}, {}}); }), Catch::Contains("expected at least 1"));
   std::vector<std::int32_t> const long_text(static_cast<std::size_t>(at.weights.config.max_position_embeddings), 65);
-  CHECK_THAT(engine_test::refusal([&] { comparison.run({{long_text}, {0}, {65}}); }), Catch::Contains("expected at most"));
+  CHECK_THAT(engine_test::refusal([&] {
+               comparison.run({{long_text}, {0}, {65}});
+             }),
+             Catch::Contains("expected at most"));
 }
 
 }  // namespace

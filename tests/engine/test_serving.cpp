@@ -175,7 +175,7 @@ TEST_CASE("a request's bits depend neither on what was cached nor on the threads
     hypic::memory_store first_store(ample);
     engine first(at.runs, first_store, {.threads = 1});
     auto expected = serve(first, prompt_of(first, docs, query()));
-    for (unsigned cached = 0; cached < 16; cached += at.runs.config().hidden_size > 64 ? 5U : 1U) {
+    for (unsigned cached = 0; cached<16; cached += at.runs.config().hidden_size> 64 ? 5U : 1U) {
       for (int const threads : {1, 2}) {
         CAPTURE(cached, threads);
         hypic::memory_store store(ample);
@@ -198,9 +198,10 @@ TEST_CASE("a request has the same bits in a batch of three as alone") {
     CAPTURE(at.name);
     hypic::memory_store store(ample);
     engine serving(at.runs, store, {.threads = 2});
-    std::vector<span_list> const prompts = {prompt_of(serving, {docs[0], docs[1]}, query()),
-                                            prompt_of(serving, {docs[1], docs[1], docs[3]}, text_tokens("james.txt", 90, 5)),
-                                            prompt_of(serving, {}, docs[2])};
+    std::vector<span_list> const prompts = {
+        prompt_of(serving, {docs[0], docs[1]}, query()),
+        prompt_of(serving, {docs[1], docs[1], docs[3]}, text_tokens("james.txt", 90, 5)),
+        prompt_of(serving, {}, docs[2])};
     std::vector<hypic::request_plan> plans;
     for (auto const& prompt : prompts) plans.push_back(serving.plan(prompt));
     auto const batch = hypic_engine::batch_of(plans);
@@ -293,12 +294,16 @@ TEST_CASE("an empty prompt, one longer than the context and an unknown token are
   engine serving(at.runs, store, {});
   auto const limit = at.runs.config().max_position_embeddings;
   CHECK_THAT(refusal([&] { serve(serving, {}); }), Catch::Contains("prompt tokens is 0, expected at least 1"));
-  CHECK_THAT(refusal([&] { serve(serving, {serving.cached({}), serving.fresh({})}); }),
+  CHECK_THAT(refusal([&] {
+               serve(serving, {serving.cached({}), serving.fresh({})});
+             }),
              Catch::Contains("prompt tokens is 0, expected at least 1"));
   tokens const long_text(static_cast<std::size_t>(limit), 65);
   CHECK_THAT(refusal([&] { serve(serving, {serving.fresh(long_text)}, 1); }),
              Catch::Contains("is " + std::to_string(limit + 1) + ", expected at most " + std::to_string(limit)));
-  CHECK_THAT(refusal([&] { serve(serving, {serving.fresh({1, 256})}); }),
+  CHECK_THAT(refusal([&] {
+               serve(serving, {serving.fresh({1, 256})});
+             }),
              Catch::Contains("token 256 at row 1, expected 0 to 255"));
   CHECK_THAT(refusal([&] { serve(serving, {serving.cached({-1})}); }), Catch::Contains("token -1 at row 0"));
   engine eager(at.runs, store, {.seam_rows = 9});
@@ -504,11 +509,15 @@ TEST_CASE("[case-25] packed rows and records unlike the declared count are refus
   hypic_engine::assembly_mixer mixer(*assembler, memory, {0}, 1);
   std::vector<std::int64_t> positions(10);
   tokens const ten(10, 65);
-  CHECK_THAT(refusal([&] { at.runs.forward({ten, positions, {{0, 10}}}, mixer, 1); }),
+  CHECK_THAT(refusal([&] {
+               at.runs.forward({ten, positions, {{0, 10}}}, mixer, 1);
+             }),
              Catch::Contains("is 10, expected equal to " + std::to_string(query().size())));
   // A memory with too few positions.
   request_memory small(at.runs.layout(), 1, 100);
-  CHECK_THAT(refusal([&] { serving.assemble(batch, {&view, 1}, small, {0}); }),
+  CHECK_THAT(refusal([&] {
+               serving.assemble(batch, {&view, 1}, small, {0});
+             }),
              Catch::Contains("is 100, expected at least 407"));
 }
 

@@ -10,6 +10,7 @@ namespace {
 
 using engine_test::models_under_test;
 using engine_test::same_bits;
+using engine_test::state_of;
 using engine_test::text_tokens;
 using engine_test::tokens;
 using hypic::miss_reason;

@@ -43,13 +43,13 @@ static_assert(!state_family<float> && !state_family<retnet&> && !state_family<re
 
 // Misuse does not compile: no entry point takes a type that is no family.
 template <class F>
-concept has_entry_points = requires(prefill_plan const& prefill, repair_plan const& repair, state_dims const& dims,
-                                    host_exec const& ex) {
-  segment_prefill<F>(prefill, query_rows_view{}, prefill_outputs{}, ex);
-  seam_repair<F>(repair, query_rows_view{}, std::span<cached_span const>{}, repair_outputs{}, ex);
-  compose<F>(dims, const_summary_view{}, const_summary_view{}, summary_view{}, ex);
-  set_identity<F>(dims, summary_view{}, ex);
-};
+concept has_entry_points =
+    requires(prefill_plan const& prefill, repair_plan const& repair, state_dims const& dims, host_exec const& ex) {
+      segment_prefill<F>(prefill, query_rows_view{}, prefill_outputs{}, ex);
+      seam_repair<F>(repair, query_rows_view{}, std::span<cached_span const>{}, repair_outputs{}, ex);
+      compose<F>(dims, const_summary_view{}, const_summary_view{}, summary_view{}, ex);
+      set_identity<F>(dims, summary_view{}, ex);
+    };
 static_assert(has_entry_points<retnet> && has_entry_points<gla> && has_entry_points<gated_deltanet> &&
               has_entry_points<kda>);
 static_assert(!has_entry_points<int> && !has_entry_points<without_form> && !has_entry_points<with_state>);
@@ -98,8 +98,8 @@ TEST_CASE("Dimensions below one are refused by name", "[family]") {
   state_dims const right{1, 1, 1, 1};
   CHECK(validate(right) == status::ok);
   for (std::int32_t const wrong : {0, -1}) {
-    for (auto const member : {&state_dims::key_heads, &state_dims::value_heads, &state_dims::key_dim,
-                              &state_dims::value_dim}) {
+    for (auto const member :
+         {&state_dims::key_heads, &state_dims::value_heads, &state_dims::key_dim, &state_dims::value_dim}) {
       auto dims = right;
       dims.*member = wrong;
       auto const outcome = validate(dims);
@@ -133,7 +133,8 @@ TEMPLATE_TEST_CASE("One token maps the state as its family's equation says", "[f
     };
     for (std::int64_t i = 0; i < 4; ++i) {
       for (std::int64_t j = 0; j < 3; ++j) {
-        projection[j] += static_cast<double>(rows.k(0, 0, i)) * decay(i) * static_cast<double>(before[to_index(3 * i + j)]);
+        projection[j] +=
+            static_cast<double>(rows.k(0, 0, i)) * decay(i) * static_cast<double>(before[to_index(3 * i + j)]);
       }
     }
     double const b = TestType::delta_rule ? static_cast<double>(rows.beta(0, 0)) : 1.0;

@@ -18,7 +18,7 @@ import tempfile
 REFERENCE = "#include <memory>\n#include <optional>\n#include <span>\n#include <string>\n#include <vector>\n"
 LINES = 1.15
 TIME = 2.0
-RUNS = 4
+RUNS = 3
 
 
 def run(compiler, include, text, *options):

@@ -5,8 +5,14 @@
 set -euo pipefail
 source=$1 to=$2
 
+rm -rf "$to"
 mkdir -p "$to"
 cp -r "$source"/{CMakeLists.txt,cmake,include,src} "$to"
+header=include/hypic/core/version.hpp
+minor=$(sed -n 's/^#define HYPIC_VERSION_MINOR //p' "$source/$header")
+sed -i "s/^\(#define HYPIC_VERSION_MINOR\) .*/\1 $((minor + 1))/" "$to/$header"
 find "$to"/{include,src} -type f -exec sed -i 's/\binline v0\b/inline v1/' {} +
-minor=$(sed -n 's/^#define HYPIC_VERSION_MINOR //p' "$to/include/hypic/core/version.hpp")
-sed -i "s/^\(#define HYPIC_VERSION_MINOR\) .*/\1 $((minor + 1))/" "$to/include/hypic/core/version.hpp"
+
+# With the times of the originals, a build compiles again only what has changed.
+cd "$source"
+find CMakeLists.txt cmake include src -type f -exec touch -r {} "$to/{}" \;

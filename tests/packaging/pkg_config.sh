@@ -23,7 +23,8 @@ if [[ $kind == static ]]; then
 else
   read -ra flags <<< "$(pkg-config --cflags --libs hypic)"
   [[ ${flags[*]} != *crypto* ]] || fail 'a shared library passes its own dependencies on'
-  export LD_LIBRARY_PATH=$(pkg-config --variable=libdir hypic)
+  LD_LIBRARY_PATH=$(pkg-config --variable=libdir hypic)
+  export LD_LIBRARY_PATH
 fi
 "${command[@]}" "${flags[@]}"
 "$program"

@@ -17,8 +17,14 @@ using namespace hypic::test;
 
 namespace {
 
+status repair(family_id family, repair_plan const& plan, query_rows_view const& in,
+              std::span<cached_span const> records, repair_outputs const& out, host_exec const& ex) {
+  return with_family(family, [&]<class F>(F) { return seam_repair<F>(plan, in, records, out, ex); });
+}
+
 // What the chains of one test have in common.
 struct setting {
+  family_id family{};
   state_dims dims{1, 2, 16, 24};
   std::int32_t head_rows = 8;  // W
   gate_kind gates = gate_kind::mixed;
@@ -26,7 +32,7 @@ struct setting {
   row_options options{};
   std::vector<double> frequencies{};  // of a layer whose q and k are rotary
   rotary_pairing pairing = rotary_pairing::rotate_half;
-  bool prefilled = false;             // records made by segment_prefill, not by the oracle
+  bool prefilled = false;  // records made by segment_prefill, not by the oracle
   layout how = layout::dense;
 };
 
@@ -53,14 +59,18 @@ struct chain_data {
   std::vector<float> initial;  // empty: zero
 };
 
-template <class F>
 input_spec spec_of(setting const& of, std::int64_t rows, std::uint64_t seed) {
-  return {.family = F::id, .dims = of.dims, .rows = rows, .keys = of.keys, .gates = of.gates, .seed = seed,
-          .space = of.options.gates, .how = of.how};
+  return {.family = of.family,
+          .dims = of.dims,
+          .rows = rows,
+          .keys = of.keys,
+          .gates = of.gates,
+          .seed = seed,
+          .space = of.options.gates,
+          .how = of.how};
 }
 
 // A cached span of `tokens` tokens at `start`, of which `seam` are forwarded (all of a shorter one).
-template <class F>
 span_data cached_data(setting const& of, std::int64_t tokens, std::int64_t seam, std::int64_t start,
                       std::uint64_t seed) {
   span_data span;
@@ -68,20 +78,20 @@ span_data cached_data(setting const& of, std::int64_t tokens, std::int64_t seam,
   span.forwarded = std::min(tokens, seam);
   span.start = start;
   span.cached = true;
-  span.fresh = layer_inputs(spec_of<F>(of, span.forwarded, seed + 500000));
-  span.canonical = layer_inputs(spec_of<F>(of, tokens, seed));
-  span.head = rows_data(F::id, of.dims, span.head_rows(of.head_rows), of.how);
-  span.body = summary_data(F::form, of.dims, of.how);
+  span.fresh = layer_inputs(spec_of(of, span.forwarded, seed + 500000));
+  span.canonical = layer_inputs(spec_of(of, tokens, seed));
+  span.head = rows_data(of.family, of.dims, span.head_rows(of.head_rows), of.how);
+  span.body = summary_data(form_of(of.family), of.dims, of.how);
   if (of.prefilled) {
     auto const plan = planned(span.canonical.spec, of.options, of.head_rows, 0, {{.rows = tokens}});
     prefill_run run(plan, of.how);
-    REQUIRE(run.go<F>(span.canonical.view()) == status::ok);
+    REQUIRE(run.go(span.canonical.view()) == status::ok);
     REQUIRE(run.flags[0] == 0);
     span.head = run.heads[0];
     span.body = run.bodies[0];
   } else {
     copy_rows(span.canonical.rows.view(), 0, span.head_rows(of.head_rows), span.head.view(), 0);
-    layer_oracle body(F::id, of.dims, of.options);
+    layer_oracle body(of.family, of.dims, of.options);
     for (std::int64_t t = of.head_rows; t < tokens; ++t) body.step(span.canonical.rows.view(), t);
     body.round_into(span.body.view());
   }
@@ -97,18 +107,16 @@ span_data cached_data(setting const& of, std::int64_t tokens, std::int64_t seam,
   return span;
 }
 
-template <class F>
 span_data fresh_data(setting const& of, std::int64_t tokens, std::int64_t start, std::uint64_t seed) {
   span_data span;
   span.tokens = tokens;
   span.forwarded = tokens;
   span.start = start;
-  span.fresh = layer_inputs(spec_of<F>(of, tokens, seed));
+  span.fresh = layer_inputs(spec_of(of, tokens, seed));
   return span;
 }
 
 // A request of cached and fresh spans in any mix, lengths around W and around a chunk.
-template <class F>
 chain_data random_chain(setting const& of, std::int64_t count, std::uint64_t seed, bool with_initial = false) {
   std::mt19937_64 random(seed);
   std::int64_t const w = of.head_rows;
@@ -120,9 +128,9 @@ chain_data random_chain(setting const& of, std::int64_t count, std::uint64_t see
     auto const own = 1000 * seed + static_cast<std::uint64_t>(i);
     if (random() % 3 != 0) {
       auto const seam = i == 0 && !with_initial ? 0 : static_cast<std::int64_t>(random() % to_index(w + 1));
-      chain.spans.push_back(cached_data<F>(of, cached_lengths[random() % 9], seam, start, own));
+      chain.spans.push_back(cached_data(of, cached_lengths[random() % 9], seam, start, own));
     } else {
-      chain.spans.push_back(fresh_data<F>(of, fresh_lengths[random() % 5], start, own));
+      chain.spans.push_back(fresh_data(of, fresh_lengths[random() % 5], start, own));
     }
     start += chain.spans.back().tokens;
     if (!of.frequencies.empty()) start += static_cast<std::int64_t>(random() % 3000);
@@ -137,9 +145,8 @@ struct reference {
   std::vector<std::vector<double>> outputs;  // of each span's forwarded rows
 };
 
-template <class F>
 reference sequential(setting const& of, chain_data const& chain) {
-  reference out{layer_oracle(F::id, of.dims, of.options), {}};
+  reference out{layer_oracle(of.family, of.dims, of.options), {}};
   if (!chain.initial.empty()) out.state.start(chain.initial);
   for (auto const& span : chain.spans) {
     std::vector<double> outputs;
@@ -158,7 +165,6 @@ reference sequential(setting const& of, chain_data const& chain) {
 
 // Several chains as one call sees them. Their forwarded rows lie in the inputs from last to first, with poisoned rows
 // between; chain i ends in slot 2i and starts from slot 2i + 1, if it has a state to start from.
-template <class F>
 struct repair_run {
   setting of;
   std::vector<chain_data> const* chains;
@@ -175,7 +181,7 @@ struct repair_run {
     for (auto const& chain : requests) {
       for (auto const& span : chain.spans) rows += span.forwarded + 3;
     }
-    in = layer_inputs::blank(spec_of<F>(of, rows, 0));
+    in = layer_inputs::blank(spec_of(of, rows, 0));
     std::vector<seam_span> spans;
     std::vector<seam_chain> walks;
     std::int64_t end = rows - 2;
@@ -183,13 +189,16 @@ struct repair_run {
       auto const slot = static_cast<std::int32_t>(2 * c);
       walks.push_back({.first_span = static_cast<std::int64_t>(spans.size()),
                        .spans = static_cast<std::int64_t>(requests[c].spans.size()),
-                       .initial_slot = requests[c].initial.empty() ? -1 : slot + 1, .final_slot = slot});
+                       .initial_slot = requests[c].initial.empty() ? -1 : slot + 1,
+                       .final_slot = slot});
       for (auto const& span : requests[c].spans) {
         end -= span.forwarded;
         copy_rows(span.fresh.view(), 0, span.forwarded, in, end);
-        spans.push_back({.first_row = end, .rows = span.forwarded,
+        spans.push_back({.first_row = end,
+                         .rows = span.forwarded,
                          .cached = span.cached ? static_cast<std::int32_t>(records.size()) : -1,
-                         .head_rows = span.head_rows(of.head_rows), .has_body = span.has_body(of.head_rows)});
+                         .head_rows = span.head_rows(of.head_rows),
+                         .has_body = span.has_body(of.head_rows)});
         if (span.cached) {
           cached_span record{.head = span.head.view(), .turn = span.turn ? &*span.turn : nullptr};
           if (span.has_body(of.head_rows)) record.body = span.body.view();
@@ -199,7 +208,7 @@ struct repair_run {
       }
     }
     auto const slots = static_cast<std::int64_t>(2 * requests.size());
-    auto made = plan_seam_repair(F::id, of.dims, of.options, rows, slots, static_cast<std::int64_t>(records.size()),
+    auto made = plan_seam_repair(of.family, of.dims, of.options, rows, slots, static_cast<std::int64_t>(records.size()),
                                  spans, walks);
     INFO((made ? "" : made.error().argument()));
     REQUIRE(made);
@@ -216,9 +225,9 @@ struct repair_run {
 
   status go(int threads = 1, std::size_t misalignment = 1) {
     lent_scratch memory(plan.workspace_bytes(threads), misalignment);
-    auto const outcome = seam_repair<F>(plan, in.view(), records,
-                                        {.o = o.view(), .states = states.view(), .flags = flags},
-                                        {.workspace = memory.span(), .threads = threads});
+    auto const outcome =
+        repair(of.family, plan, in.view(), records, {.o = o.view(), .states = states.view(), .flags = flags},
+               {.workspace = memory.span(), .threads = threads});
     CHECK(memory.guards_intact());
     return outcome;
   }
@@ -243,7 +252,7 @@ struct repair_run {
     std::vector<bool> written(to_index(plan.total_rows), false);
     for (std::size_t c = 0; c < chains->size(); ++c) {
       CAPTURE(c);
-      auto const wanted = sequential<F>(of, (*chains)[c]);
+      auto const wanted = sequential(of, (*chains)[c]);
       CHECK(state_error(states.view()[static_cast<std::int64_t>(2 * c)], wanted.state) <= 1e-5);
       std::vector<float> found;
       std::vector<double> expected;
@@ -272,20 +281,25 @@ std::vector<double> frequencies_of(std::int64_t rotary_dim) {
   return out;
 }
 
-TEMPLATE_TEST_CASE("A chain equals the sequential recurrence over the same rows, for every mix of spans", "[segment]",
-                   retnet, gla, gated_deltanet, kda) {
+TEST_CASE("A chain equals the sequential recurrence over the same rows, for every mix of spans", "[segment]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
   std::uint64_t seed = 1;
   for (std::int32_t const head_rows : {8, 16}) {
     for (auto const& dims : {state_dims{1, 2, 16, 24}, state_dims{2, 2, 64, 32}, state_dims{1, 3, 5, 3}}) {
       for (auto const gates : {gate_kind::slow, gate_kind::mixed, gate_kind::resets, gate_kind::steep}) {
         for (auto const keys : {key_kind::random, key_kind::correlated}) {
-          setting const of{.dims = dims, .head_rows = head_rows, .gates = gates, .keys = keys,
+          setting const of{.family = family,
+                           .dims = dims,
+                           .head_rows = head_rows,
+                           .gates = gates,
+                           .keys = keys,
                            .options = {.q_scale = 0.25f}};
           std::vector<chain_data> chains;
-          chains.push_back(random_chain<TestType>(of, 8, seed++));
-          chains.push_back(random_chain<TestType>(of, 1, seed++));
-          chains.push_back(random_chain<TestType>(of, 5, seed++, true));
-          repair_run<TestType> run(of, chains);
+          chains.push_back(random_chain(of, 8, seed++));
+          chains.push_back(random_chain(of, 1, seed++));
+          chains.push_back(random_chain(of, 5, seed++, true));
+          repair_run run(of, chains);
           REQUIRE(run.go(2) == status::ok);
           INFO("W " << head_rows << ", dims " << dims.key_dim << "x" << dims.value_dim << ", gates " << name(gates)
                     << ", keys " << name(keys) << ", seeds up to " << seed - 1);
@@ -296,20 +310,21 @@ TEMPLATE_TEST_CASE("A chain equals the sequential recurrence over the same rows,
   }
 }
 
-TEMPLATE_TEST_CASE("Every seam of 0 to W tokens is exact from one record, for segments of every length around W",
-                   "[segment]", retnet, gla, gated_deltanet, kda) {
+TEST_CASE("Every seam of 0 to W tokens is exact from one record, for segments of every length around W", "[segment]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
   for (std::int32_t const head_rows : {8, 16}) {
-    setting const of{.head_rows = head_rows, .gates = gate_kind::slow};
+    setting const of{.family = family, .head_rows = head_rows, .gates = gate_kind::slow};
     for (std::int64_t seam = 0; seam <= head_rows; ++seam) {
       std::vector<chain_data> chains;
       for (std::int64_t tokens = 0; tokens <= head_rows + 4; ++tokens) {
         chain_data chain;
-        chain.spans.push_back(cached_data<TestType>(of, 20, 0, 0, 1));
-        chain.spans.push_back(cached_data<TestType>(of, tokens, seam, 20, 2));
-        chain.spans.push_back(fresh_data<TestType>(of, 3, 20 + tokens, 3));
+        chain.spans.push_back(cached_data(of, 20, 0, 0, 1));
+        chain.spans.push_back(cached_data(of, tokens, seam, 20, 2));
+        chain.spans.push_back(fresh_data(of, 3, 20 + tokens, 3));
         chains.push_back(std::move(chain));
       }
-      repair_run<TestType> run(of, chains);
+      repair_run run(of, chains);
       REQUIRE(run.go() == status::ok);
       CAPTURE(head_rows, seam);
       run.check();
@@ -317,16 +332,21 @@ TEMPLATE_TEST_CASE("Every seam of 0 to W tokens is exact from one record, for se
   }
 }
 
-TEMPLATE_TEST_CASE("Records that segment_prefill made give the sequential recurrence too", "[segment]", retnet, gla,
-                   gated_deltanet, kda) {
+TEST_CASE("Records that segment_prefill made give the sequential recurrence too", "[segment]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
   for (auto const& dims : {state_dims{1, 2, 16, 24}, state_dims{1, 1, 64, 64}, state_dims{1, 1, 128, 128}}) {
     for (auto const gates : {gate_kind::slow, gate_kind::resets}) {
       for (bool const normalize : {false, true}) {
-        setting const of{.dims = dims, .gates = gates, .keys = key_kind::correlated,
-                         .options = {.l2_normalize = normalize}, .prefilled = true};
+        setting const of{.family = family,
+                         .dims = dims,
+                         .gates = gates,
+                         .keys = key_kind::correlated,
+                         .options = {.l2_normalize = normalize},
+                         .prefilled = true};
         std::vector<chain_data> chains;
-        for (std::uint64_t seed = 200; seed < 203; ++seed) chains.push_back(random_chain<TestType>(of, 6, seed));
-        repair_run<TestType> run(of, chains);
+        for (std::uint64_t seed = 200; seed < 203; ++seed) chains.push_back(random_chain(of, 6, seed));
+        repair_run run(of, chains);
         REQUIRE(run.go(2) == status::ok);
         CAPTURE(dims.key_dim, name(gates), normalize);
         run.check();
@@ -335,12 +355,14 @@ TEMPLATE_TEST_CASE("Records that segment_prefill made give the sequential recurr
   }
 }
 
-TEMPLATE_TEST_CASE("Gates in every space go through a repair", "[segment][case-06]", retnet, gla, gated_deltanet, kda) {
+TEST_CASE("Gates in every space go through a repair", "[segment][case-06]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
   for (auto const space : {gate_space::natural_log, gate_space::log2, gate_space::linear}) {
-    setting const of{.gates = gate_kind::resets, .options = {.gates = space}};
+    setting const of{.family = family, .gates = gate_kind::resets, .options = {.gates = space}};
     std::vector<chain_data> chains;
-    chains.push_back(random_chain<TestType>(of, 8, 210));
-    repair_run<TestType> run(of, chains);
+    chains.push_back(random_chain(of, 8, 210));
+    repair_run run(of, chains);
     REQUIRE(run.go() == status::ok);
     run.check();
   }
@@ -352,12 +374,16 @@ TEST_CASE("Under a rotary embedding cached head rows and end states turn to thei
     for (std::int64_t const rotary_dim : {16, 8, 2}) {
       for (auto const gates : {gate_kind::slow, gate_kind::mixed}) {
         for (std::int32_t const head_rows : {8, 16}) {
-          setting const of{.head_rows = head_rows, .gates = gates, .frequencies = frequencies_of(rotary_dim),
-                           .pairing = pairing, .prefilled = gates == gate_kind::slow};
+          setting const of{.family = family_id::retnet,
+                           .head_rows = head_rows,
+                           .gates = gates,
+                           .frequencies = frequencies_of(rotary_dim),
+                           .pairing = pairing,
+                           .prefilled = gates == gate_kind::slow};
           std::vector<chain_data> chains;
-          chains.push_back(random_chain<retnet>(of, 8, seed++));
-          chains.push_back(random_chain<retnet>(of, 4, seed++, true));
-          repair_run<retnet> run(of, chains);
+          chains.push_back(random_chain(of, 8, seed++));
+          chains.push_back(random_chain(of, 4, seed++, true));
+          repair_run run(of, chains);
           REQUIRE(run.go() == status::ok);
           INFO("rotary " << rotary_dim << ", W " << head_rows << ", seeds up to " << seed - 1);
           run.check();
@@ -367,33 +393,36 @@ TEST_CASE("Under a rotary embedding cached head rows and end states turn to thei
   }
 }
 
-TEMPLATE_TEST_CASE("A turn under a diagonal or dense operator is refused", "[segment]", gla, gated_deltanet, kda) {
-  setting const of{.frequencies = frequencies_of(16)};
+TEST_CASE("A turn under a diagonal or dense operator is refused", "[segment]") {
+  auto const family = GENERATE(family_id::gla, family_id::gated_deltanet, family_id::kda);
+  CAPTURE(name(family));
+  setting const of{.family = family, .frequencies = frequencies_of(16)};
   std::vector<chain_data> chains(1);
-  chains[0].spans.push_back(cached_data<TestType>(of, 20, 4, 1000, 1));
-  repair_run<TestType> run(of, chains);
+  chains[0].spans.push_back(cached_data(of, 20, 4, 1000, 1));
+  repair_run run(of, chains);
   CHECK(run.go() == status::unsupported);
   for (float const x : run.o.packed()) REQUIRE(std::isnan(x));
   for (float const x : run.states.packed()) REQUIRE(std::isnan(x));
 }
 
-TEMPLATE_TEST_CASE("Forwarding the rows that were cached changes nothing: a seam is counted once", "[segment]", retnet,
-                   gla, gated_deltanet, kda) {
-  setting const of{.gates = gate_kind::slow};
+TEST_CASE("Forwarding the rows that were cached changes nothing: a seam is counted once", "[segment]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting const of{.family = family, .gates = gate_kind::slow};
   auto const build = [&](std::int64_t seam) {
     std::vector<chain_data> chains(1);
     for (std::uint64_t i = 0; i < 4; ++i) {
-      auto span = cached_data<TestType>(of, 30, seam, 30 * static_cast<std::int64_t>(i), 320 + i);
+      auto span = cached_data(of, 30, seam, 30 * static_cast<std::int64_t>(i), 320 + i);
       copy_rows(span.canonical.view(), 0, seam, span.fresh, 0);
       chains[0].spans.push_back(std::move(span));
     }
     return chains;
   };
   auto const plain = build(0);
-  auto const wanted = sequential<TestType>(of, plain[0]);
+  auto const wanted = sequential(of, plain[0]);
   for (std::int64_t const seam : {0, 1, 7, 8}) {
     auto const chains = build(seam);
-    repair_run<TestType> run(of, chains);
+    repair_run run(of, chains);
     REQUIRE(run.go() == status::ok);
     CAPTURE(seam);
     CHECK(state_error(std::as_const(run.states).view()[0], wanted.state) <= 1e-5);
@@ -401,19 +430,20 @@ TEMPLATE_TEST_CASE("Forwarding the rows that were cached changes nothing: a seam
 }
 
 // Slow decay: with a fast one, leaks between chains hide.
-TEMPLATE_TEST_CASE("A chain gives the same bits alone and in batches of 2, 7 and 64", "[segment][case-15]", retnet, gla,
-                   gated_deltanet, kda) {
+TEST_CASE("A chain gives the same bits alone and in batches of 2, 7 and 64", "[segment][case-15]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
   for (auto const gates : {gate_kind::slow, gate_kind::zero}) {
-    setting const of{.gates = gates};
+    setting const of{.family = family, .gates = gates};
     std::vector<chain_data> all;
-    all.push_back(random_chain<TestType>(of, 6, 400, true));
-    repair_run<TestType> alone(of, all);
+    all.push_back(random_chain(of, 6, 400, true));
+    repair_run alone(of, all);
     REQUIRE(alone.go() == status::ok);
     auto const wanted = alone.all_of(0);
     for (std::size_t const count : {2u, 7u, 64u}) {
       std::vector<chain_data> first = all, last;
       while (first.size() < count) {
-        auto other = random_chain<TestType>(of, 2, 401 + first.size());
+        auto other = random_chain(of, 2, 401 + first.size());
         for (auto& span : other.spans) {
           for_each_element(span.fresh.rows.v.view(), [](float& x, std::int64_t) { x *= 1e6f; });
         }
@@ -422,7 +452,7 @@ TEMPLATE_TEST_CASE("A chain gives the same bits alone and in batches of 2, 7 and
       last = first;
       std::reverse(last.begin(), last.end());
       CAPTURE(count, name(gates));
-      repair_run<TestType> in_front(of, first), behind(of, last);
+      repair_run in_front(of, first), behind(of, last);
       REQUIRE(in_front.go(2) == status::ok);
       REQUIRE(behind.go(1) == status::ok);
       CHECK(same_bits(in_front.all_of(0), wanted));
@@ -431,48 +461,51 @@ TEMPLATE_TEST_CASE("A chain gives the same bits alone and in batches of 2, 7 and
   }
 }
 
-TEMPLATE_TEST_CASE("Threads, dirty scratch and its alignment do not show in a repair", "[segment]", retnet, gla,
-                   gated_deltanet, kda) {
-  setting const of{.dims = {2, 4, 16, 24}};
+TEST_CASE("Threads, dirty scratch and its alignment do not show in a repair", "[segment]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting const of{.family = family, .dims = {2, 4, 16, 24}};
   std::vector<chain_data> chains;
-  for (std::uint64_t seed = 420; seed < 425; ++seed) chains.push_back(random_chain<TestType>(of, 5, seed));
-  repair_run<TestType> reference_run(of, chains);
+  for (std::uint64_t seed = 420; seed < 425; ++seed) chains.push_back(random_chain(of, 5, seed));
+  repair_run reference_run(of, chains);
   REQUIRE(reference_run.go(1, 0) == status::ok);
   for (int const threads : {1, 2, 3}) {
     for (std::size_t const misalignment : {1u, 4u, 63u}) {
-      repair_run<TestType> run(of, chains);
+      repair_run run(of, chains);
       REQUIRE(run.go(threads, misalignment) == status::ok);
       for (std::size_t c = 0; c < chains.size(); ++c) CHECK(same_bits(run.all_of(c), reference_run.all_of(c)));
     }
   }
 }
 
-TEMPLATE_TEST_CASE("Two hundred repeats of a repair give the same bits", "[segment][case-08]", retnet, gla,
-                   gated_deltanet, kda) {
-  setting const of{.dims = {1, 1, 8, 8}};
+TEST_CASE("Two hundred repeats of a repair give the same bits", "[segment][case-08]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting const of{.family = family, .dims = {1, 1, 8, 8}};
   std::vector<chain_data> chains;
-  for (std::uint64_t seed = 430; seed < 434; ++seed) chains.push_back(random_chain<TestType>(of, 5, seed));
-  repair_run<TestType> first(of, chains);
+  for (std::uint64_t seed = 430; seed < 434; ++seed) chains.push_back(random_chain(of, 5, seed));
+  repair_run first(of, chains);
   REQUIRE(first.go(2) == status::ok);
   for (int repeat = 0; repeat < 200; ++repeat) {
-    repair_run<TestType> run(of, chains);
+    repair_run run(of, chains);
     REQUIRE(run.go(2) == status::ok);
     for (std::size_t c = 0; c < chains.size(); ++c) REQUIRE(same_bits(run.all_of(c), first.all_of(c)));
   }
 }
 
-TEMPLATE_TEST_CASE("A chain goes on from the slot that an earlier range of its spans left, bit for bit", "[segment]",
-                   retnet, gla, gated_deltanet, kda) {
-  setting of{.gates = gate_kind::slow};
-  if (TestType::id == family_id::retnet) of.frequencies = frequencies_of(16);
+TEST_CASE("A chain goes on from the slot that an earlier range of its spans left, bit for bit", "[segment]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting of{.family = family, .gates = gate_kind::slow};
+  if (family == family_id::retnet) of.frequencies = frequencies_of(16);
   std::vector<chain_data> chains;
-  chains.push_back(random_chain<TestType>(of, 7, 440));
-  repair_run<TestType> whole(of, chains);
+  chains.push_back(random_chain(of, 7, 440));
+  repair_run whole(of, chains);
   REQUIRE(whole.go() == status::ok);
   whole.check();
   for (std::int64_t at = 0; at <= 7; ++at) {
     for (bool const in_place : {false, true}) {
-      repair_run<TestType> run(of, chains);
+      repair_run run(of, chains);
       run.plan.chains = {{.first_span = 0, .spans = at, .initial_slot = -1, .final_slot = in_place ? 0 : 1}};
       REQUIRE(run.go() == status::ok);
       run.plan.chains = {{.first_span = at, .spans = 7 - at, .initial_slot = in_place ? 0 : 1, .final_slot = 0}};
@@ -484,38 +517,41 @@ TEMPLATE_TEST_CASE("A chain goes on from the slot that an earlier range of its s
   }
 }
 
-TEMPLATE_TEST_CASE("One record serves many spans", "[segment]", retnet, gla, gated_deltanet, kda) {
-  setting const of{.gates = gate_kind::slow};
+TEST_CASE("One record serves many spans", "[segment]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting const of{.family = family, .gates = gate_kind::slow};
   std::vector<chain_data> chains(2);
   for (auto& chain : chains) {
     for (std::uint64_t i = 0; i < 3; ++i) {
-      auto span = cached_data<TestType>(of, 30, 0, 0, 450);
+      auto span = cached_data(of, 30, 0, 0, 450);
       span.forwarded = 4;
-      span.fresh = layer_inputs(spec_of<TestType>(of, 4, 451 + i));
+      span.fresh = layer_inputs(spec_of(of, 4, 451 + i));
       chain.spans.push_back(std::move(span));
     }
   }
-  repair_run<TestType> run(of, chains);
+  repair_run run(of, chains);
   for (auto& span : run.plan.spans) span.cached = 0;
   REQUIRE(run.go(2) == status::ok);
   run.check();
 }
 
-TEMPLATE_TEST_CASE("Gaps in strides and transposed states do not show in a repair", "[segment][case-11]", retnet, gla,
-                   gated_deltanet, kda) {
+TEST_CASE("Gaps in strides and transposed states do not show in a repair", "[segment][case-11]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
   for (std::int32_t const ratio : {1, 2, 3, 4}) {
-    setting of{.dims = {2, 2 * ratio, 16, 24}};
+    setting of{.family = family, .dims = {2, 2 * ratio, 16, 24}};
     auto const build = [&] {
       std::vector<chain_data> chains;
-      chains.push_back(random_chain<TestType>(of, 6, 460));
-      chains.push_back(random_chain<TestType>(of, 3, 461, true));
+      chains.push_back(random_chain(of, 6, 460));
+      chains.push_back(random_chain(of, 3, 461, true));
       return chains;
     };
     auto const dense_chains = build();
-    repair_run<TestType> dense(of, dense_chains);
+    repair_run dense(of, dense_chains);
     of.how = layout::gaps;
     auto const gaps_chains = build();
-    repair_run<TestType> gaps(of, gaps_chains, layout::transposed);
+    repair_run gaps(of, gaps_chains, layout::transposed);
     REQUIRE(dense.go() == status::ok);
     REQUIRE(gaps.go() == status::ok);
     dense.check();
@@ -523,19 +559,20 @@ TEMPLATE_TEST_CASE("Gaps in strides and transposed states do not show in a repai
     CHECK(gaps.o.gaps_intact());
     CHECK(gaps.states.gaps_intact());
   }
-  CHECK(plan_seam_repair(TestType::id, {2, 3, 16, 16}, {}, 0, 0, 0, {}, {}).error() == status::invalid_shape);
+  CHECK(plan_seam_repair(family, {2, 3, 16, 16}, {}, 0, 0, 0, {}, {}).error() == status::invalid_shape);
 }
 
-TEMPLATE_TEST_CASE("Empty chains and empty spans are the identity", "[segment][case-10]", retnet, gla, gated_deltanet,
-                   kda) {
-  setting const of{};
+TEST_CASE("Empty chains and empty spans are the identity", "[segment][case-10]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting const of{.family = family};
   std::vector<chain_data> chains(4);
   chains[1].initial = random_states(of.dims, 470);
   chains[2].initial = random_states(of.dims, 471);
-  chains[2].spans.push_back(cached_data<TestType>(of, 0, 8, 0, 1));
-  chains[2].spans.push_back(fresh_data<TestType>(of, 0, 0, 2));
-  chains[3].spans.push_back(fresh_data<TestType>(of, 0, 0, 3));
-  repair_run<TestType> run(of, chains);
+  chains[2].spans.push_back(cached_data(of, 0, 8, 0, 1));
+  chains[2].spans.push_back(fresh_data(of, 0, 0, 2));
+  chains[3].spans.push_back(fresh_data(of, 0, 0, 3));
+  repair_run run(of, chains);
   REQUIRE(run.go(2) == status::ok);
   std::vector<float> const zero(chains[1].initial.size(), 0.0f);
   CHECK(gather(run.states.view()[0]) == zero);
@@ -544,16 +581,18 @@ TEMPLATE_TEST_CASE("Empty chains and empty spans are the identity", "[segment][c
   CHECK(gather(run.states.view()[6]) == zero);
 
   std::vector<chain_data> const none;
-  repair_run<TestType> nothing(of, none);
+  repair_run nothing(of, none);
   CHECK(nothing.go(2) == status::ok);
 }
 
-TEMPLATE_TEST_CASE("A repair skips slots of -1 and refuses those outside of the pool", "[segment][case-14]", retnet,
-                   gla, gated_deltanet, kda) {
+TEST_CASE("A repair skips slots of -1 and refuses those outside of the pool", "[segment][case-14]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
   state_dims const dims{1, 1, 16, 16};
   auto const plan = [&](std::int32_t initial, std::int32_t final, std::int64_t slots) {
-    return plan_seam_repair(TestType::id, dims, {}, 10, slots, 0, {{.rows = 10}},
-                            {{.spans = 1, .initial_slot = initial, .final_slot = final}}).error();
+    return plan_seam_repair(family, dims, {}, 10, slots, 0, {{.rows = 10}},
+                            {{.spans = 1, .initial_slot = initial, .final_slot = final}})
+        .error();
   };
   CHECK(plan(-1, -1, 0) == status::ok);
   CHECK(plan(0, 1, 2) == status::ok);
@@ -563,17 +602,17 @@ TEMPLATE_TEST_CASE("A repair skips slots of -1 and refuses those outside of the 
   CHECK(plan(-2, -1, 2) == status::out_of_range);
   CHECK(plan(-1, -2, 2) == status::out_of_range);
   CHECK(plan(std::numeric_limits<std::int32_t>::max(), -1, 2) == status::out_of_range);
-  CHECK(plan_seam_repair(TestType::id, dims, {}, 10, 2, 0, {{.rows = 5}, {.first_row = 5, .rows = 5}},
+  CHECK(plan_seam_repair(family, dims, {}, 10, 2, 0, {{.rows = 5}, {.first_row = 5, .rows = 5}},
                          {{.spans = 1, .final_slot = 1}, {.first_span = 1, .spans = 1, .final_slot = 1}})
             .error() == status::out_of_range);
-  CHECK(plan_seam_repair(TestType::id, dims, {}, 10, 2, 0, {{.rows = 5}, {.first_row = 5, .rows = 5}},
+  CHECK(plan_seam_repair(family, dims, {}, 10, 2, 0, {{.rows = 5}, {.first_row = 5, .rows = 5}},
                          {{.spans = 1, .final_slot = 1}, {.first_span = 1, .spans = 1, .initial_slot = 1}})
             .error() == status::out_of_range);
 
-  setting const of{};
+  setting const of{.family = family};
   std::vector<chain_data> chains;
-  chains.push_back(random_chain<TestType>(of, 6, 480));
-  repair_run<TestType> kept(of, chains), dropped(of, chains);
+  chains.push_back(random_chain(of, 6, 480));
+  repair_run kept(of, chains), dropped(of, chains);
   dropped.plan.chains[0].final_slot = -1;
   REQUIRE(kept.go() == status::ok);
   REQUIRE(dropped.go() == status::ok);
@@ -608,31 +647,33 @@ TEST_CASE("Rows, spans and records outside of theirs are refused by the plan of 
   CHECK(refuses({.rows = 1, .has_body = true}, chain) != status::ok);
 }
 
-TEMPLATE_TEST_CASE("Misfits between a repair's plan and what is lent are refused, and nothing is written", "[segment]",
-                   retnet, gla, gated_deltanet, kda) {
-  setting const of{};
+TEST_CASE("Misfits between a repair's plan and what is lent are refused, and nothing is written", "[segment]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting const of{.family = family};
   std::vector<chain_data> chains(1);
-  chains[0].spans.push_back(cached_data<TestType>(of, 30, 4, 0, 500));
-  chains[0].spans.push_back(fresh_data<TestType>(of, 10, 30, 501));
+  chains[0].spans.push_back(cached_data(of, 30, 4, 0, 500));
+  chains[0].spans.push_back(fresh_data(of, 10, 30, 501));
 
   auto const refuses = [&](char const* what, status::code wanted, auto damage) {
     INFO(what);
-    repair_run<TestType> run(of, chains);
+    repair_run run(of, chains);
     auto view = run.in.view();
     repair_outputs out{.o = run.o.view(), .states = run.states.view(), .flags = run.flags};
     auto records = run.records;
     std::int64_t bytes = run.plan.workspace_bytes(1);
     damage(view, records, out, bytes);
     lent_scratch memory(bytes);
-    CHECK(seam_repair<TestType>(run.plan, view, records, out, {.workspace = memory.span()}) == wanted);
+    CHECK(repair(family, run.plan, view, records, out, {.workspace = memory.span()}) == wanted);
     for (float const x : run.o.packed()) REQUIRE(std::isnan(x));
     for (float const x : run.states.packed()) REQUIRE(std::isnan(x));
   };
   refuses("q dim", status::invalid_shape, [](auto& view, auto&, auto&, auto&) { view.q.extent[2] = 15; });
   refuses("k rows", status::invalid_shape, [](auto& view, auto&, auto&, auto&) { view.rows.k.extent[0] -= 1; });
   refuses("v missing", status::invalid_shape, [](auto& view, auto&, auto&, auto&) { view.rows.v = {}; });
-  refuses("gates elements", status::invalid_shape, [](auto& view, auto&, auto&, auto&) { view.rows.gates.extent[2] += 1; });
-  if (TestType::delta_rule) {
+  refuses("gates elements", status::invalid_shape,
+          [](auto& view, auto&, auto&, auto&) { view.rows.gates.extent[2] += 1; });
+  if (is_delta_rule(family)) {
     refuses("beta missing", status::invalid_shape, [](auto& view, auto&, auto&, auto&) { view.rows.beta = {}; });
     refuses("cached beta missing", status::invalid_shape,
             [](auto&, auto& records, auto&, auto&) { records[0].head.beta = {}; });
@@ -654,30 +695,31 @@ TEMPLATE_TEST_CASE("Misfits between a repair's plan and what is lent are refused
           [](auto& view, auto&, auto&, auto&) { view.gates = gate_space::linear; });
   refuses("scratch", status::workspace_too_small, [](auto&, auto&, auto&, auto& bytes) { bytes -= 1; });
 
-  repair_run<TestType> run(of, chains);
-  run.plan.family = TestType::id == family_id::kda ? family_id::gla : family_id::kda;
+  repair_run run(of, chains);
+  run.plan.family = family == family_id::kda ? family_id::gla : family_id::kda;
   lent_scratch memory(1 << 20);
-  CHECK(seam_repair<TestType>(run.plan, run.in.view(), run.records, {.o = run.o.view(), .states = run.states.view()},
-                              {.workspace = memory.span()}) == status::invalid_argument);
+  CHECK(repair(family, run.plan, run.in.view(), run.records, {.o = run.o.view(), .states = run.states.view()},
+               {.workspace = memory.span()}) == status::invalid_argument);
 }
 
-TEMPLATE_TEST_CASE("Bad values in forwarded rows are flagged for their chain alone", "[segment][case-06]", retnet, gla,
-                   gated_deltanet, kda) {
-  setting const of{};
+TEST_CASE("Bad values in forwarded rows are flagged for their chain alone", "[segment][case-06]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting const of{.family = family};
   std::vector<chain_data> chains;
   for (std::uint64_t i = 0; i < 3; ++i) {
     chain_data chain;
-    chain.spans.push_back(cached_data<TestType>(of, 30, 0, 0, 510 + 10 * i));
-    chain.spans.push_back(cached_data<TestType>(of, 30, 8, 30, 511 + 10 * i));
-    chain.spans.push_back(fresh_data<TestType>(of, 10, 60, 512 + 10 * i));
+    chain.spans.push_back(cached_data(of, 30, 0, 0, 510 + 10 * i));
+    chain.spans.push_back(cached_data(of, 30, 8, 30, 511 + 10 * i));
+    chain.spans.push_back(fresh_data(of, 10, 60, 512 + 10 * i));
     chains.push_back(std::move(chain));
   }
-  repair_run<TestType> clean(of, chains);
+  repair_run clean(of, chains);
   REQUIRE(clean.go() == status::ok);
   auto const flagged = [&](std::size_t span, std::uint32_t bit, auto damage) {
     auto damaged = chains;
     damage(damaged[1].spans[span].fresh);
-    repair_run<TestType> run(of, damaged);
+    repair_run run(of, damaged);
     run.flags = {1u << 30, 1u << 30, 0};
     REQUIRE(run.go(2) == status::ok);
     CHECK(run.flags[0] == 1u << 30);
@@ -692,22 +734,23 @@ TEMPLATE_TEST_CASE("Bad values in forwarded rows are flagged for their chain alo
     flagged(span, non_finite, [](layer_inputs& x) { x.q.view()(0, 0, 3) = infinity; });
     flagged(span, non_finite, [](layer_inputs& x) { x.rows.k.view()(3, 0, 3) = quiet_nan; });
     flagged(span, non_finite, [](layer_inputs& x) { x.rows.v.view()(3, 1, 3) = -infinity; });
-    if (TestType::delta_rule) {
+    if (is_delta_rule(family)) {
       flagged(span, non_finite, [](layer_inputs& x) { x.rows.beta.view()(3, 1) = quiet_nan; });
       flagged(span, expansive_update, [](layer_inputs& x) { x.rows.beta.view()(3, 1) = 2.1f; });
     }
   }
 }
 
-TEMPLATE_TEST_CASE("Later spans leave the outputs of earlier ones bitwise alone", "[segment][case-05]", retnet, gla,
-                   gated_deltanet, kda) {
-  setting const of{.gates = gate_kind::slow};
+TEST_CASE("Later spans leave the outputs of earlier ones bitwise alone", "[segment][case-05]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting const of{.family = family, .gates = gate_kind::slow};
   std::vector<chain_data> chains;
-  chains.push_back(random_chain<TestType>(of, 6, 530));
-  repair_run<TestType> whole(of, chains);
+  chains.push_back(random_chain(of, 6, 530));
+  repair_run whole(of, chains);
   REQUIRE(whole.go() == status::ok);
   for (std::int64_t kept = 0; kept <= 6; ++kept) {
-    repair_run<TestType> run(of, chains);
+    repair_run run(of, chains);
     run.plan.chains[0].spans = kept;
     REQUIRE(run.go() == status::ok);
     for (std::int64_t s = 0; s < kept; ++s) {
@@ -718,31 +761,33 @@ TEMPLATE_TEST_CASE("Later spans leave the outputs of earlier ones bitwise alone"
   }
 }
 
-TEMPLATE_TEST_CASE("A body that resets forgets what came before it, without a NaN", "[segment][case-03]", retnet, gla,
-                   gated_deltanet, kda) {
-  setting const of{.gates = gate_kind::slow};
+TEST_CASE("A body that resets forgets what came before it, without a NaN", "[segment][case-03]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting const of{.family = family, .gates = gate_kind::slow};
   for (float const steep : {-infinity, -1000.0f}) {
     std::vector<chain_data> chains(1);
     chains[0].initial = random_states(of.dims, 540);
-    auto span = cached_data<TestType>(of, 30, 4, 0, 541);
+    auto span = cached_data(of, 30, 4, 0, 541);
     for_each_element(span.canonical.rows.gates.view()[20], [&](float& x, std::int64_t) { x = steep; });
-    layer_oracle body(TestType::id, of.dims, of.options);
+    layer_oracle body(family, of.dims, of.options);
     for (std::int64_t t = 8; t < 30; ++t) body.step(std::as_const(span.canonical.rows).view(), t);
     body.round_into(span.body.view());
     chains[0].spans.push_back(std::move(span));
-    chains[0].spans.push_back(fresh_data<TestType>(of, 10, 30, 542));
-    repair_run<TestType> run(of, chains);
+    chains[0].spans.push_back(fresh_data(of, 10, 30, 542));
+    repair_run run(of, chains);
     REQUIRE(run.go() == status::ok);
     run.check();
   }
 }
 
-TEMPLATE_TEST_CASE("Forwarded rows and slots past 2^31 elements equal a small rerun", "[segment][case-01]", retnet, gla,
-                   gated_deltanet, kda) {
-  setting const of{.dims = {1, 1, 16, 16}, .gates = gate_kind::slow};
+TEST_CASE("Forwarded rows and slots past 2^31 elements equal a small rerun", "[segment][case-01]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting const of{.family = family, .dims = {1, 1, 16, 16}, .gates = gate_kind::slow};
   std::vector<chain_data> chains;
-  chains.push_back(random_chain<TestType>(of, 6, 550, true));
-  repair_run<TestType> small(of, chains);
+  chains.push_back(random_chain(of, 6, 550, true));
+  repair_run small(of, chains);
   REQUIRE(small.go() == status::ok);
 
   std::int64_t const rows = small.plan.total_rows;
@@ -751,8 +796,8 @@ TEMPLATE_TEST_CASE("Forwarded rows and slots past 2^31 elements equal a small re
   auto const at = [&](std::int64_t offset, std::int64_t width) {
     return tensor_view<float, 3>{memory_of_rows.data() + offset, {rows, 1, width}, {stride, width, 1}};
   };
-  rows_view big{at(64, 16), at(128, 16), at(192, gate_elements<TestType>(16)), {}};
-  if (TestType::delta_rule) big.beta = {memory_of_rows.data() + 256, {rows, 1}, {stride, 1}};
+  rows_view big{at(64, 16), at(128, 16), at(192, gate_width(family, 16)), {}};
+  if (is_delta_rule(family)) big.beta = {memory_of_rows.data() + 256, {rows, 1}, {stride, 1}};
   copy_rows(small.in.rows.view(), 0, rows, big, 0);
   copy_elements(small.in.q.view(), at(0, 16));
   copy_elements(small.o.view(), at(320, 16));
@@ -760,12 +805,11 @@ TEMPLATE_TEST_CASE("Forwarded rows and slots past 2^31 elements equal a small re
   tensor_view<float, 4> const states{pool.data(), {2, 1, 16, 16}, {std::int64_t{1} << 32, 256, 16, 1}};
   for_each_element(states[1], [&](float& x, std::int64_t i) { x = chains[0].initial[to_index(i)]; });
   lent_scratch memory(small.plan.workspace_bytes(1));
-  REQUIRE(seam_repair<TestType>(small.plan, {at(0, 16), big, gate_space::natural_log}, small.records,
-                                {.o = at(320, 16), .states = states}, {.workspace = memory.span()}) == status::ok);
+  REQUIRE(repair(family, small.plan, {at(0, 16), big, gate_space::natural_log}, small.records,
+                 {.o = at(320, 16), .states = states}, {.workspace = memory.span()}) == status::ok);
   auto const o = at(320, 16);
   for (auto const& span : small.plan.spans) {
-    CHECK(same_bits(gather(o.rows(span.first_row, span.rows)),
-                    gather(small.o.view().rows(span.first_row, span.rows))));
+    CHECK(same_bits(gather(o.rows(span.first_row, span.rows)), gather(small.o.view().rows(span.first_row, span.rows))));
   }
   CHECK(same_bits(gather(states[0]), gather(small.states.view()[0])));
 }

@@ -14,52 +14,71 @@ using namespace hypic::test;
 
 namespace {
 
-TEMPLATE_TEST_CASE("Lengths 1 to 600 equal the sequential recurrence, small heads of every input", "[segment][case-07]",
-                   retnet, gla, gated_deltanet, kda) {
+TEST_CASE("Lengths 1 to 600 equal the sequential recurrence, small heads of every input", "[segment][case-07]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
   std::int32_t const heads_kept[] = {0, 1, 8, 16};
   std::uint64_t seed = 100;
   for (auto const keys : {key_kind::random, key_kind::correlated, key_kind::identical}) {
     for (auto const gates : {gate_kind::zero, gate_kind::slow, gate_kind::mixed, gate_kind::resets}) {
       auto const betas = seed % 3 == 0 ? beta_kind::two : beta_kind::uniform;
-      check_all_lengths<TestType>({.family = TestType::id, .dims = {1, 1, 16, seed % 2 == 0 ? 16 : 48}, .rows = 600,
-                                   .keys = keys, .gates = gates, .betas = betas, .seed = seed},
-                                  heads_kept[seed % 4]);
+      check_all_lengths({.family = family,
+                         .dims = {1, 1, 16, seed % 2 == 0 ? 16 : 48},
+                         .rows = 600,
+                         .keys = keys,
+                         .gates = gates,
+                         .betas = betas,
+                         .seed = seed},
+                        heads_kept[seed % 4]);
       ++seed;
     }
   }
 }
 
-TEMPLATE_TEST_CASE("Lengths 1 to 600 equal the sequential recurrence, heads of 64", "[segment][case-07]", retnet, gla,
-                   gated_deltanet, kda) {
+TEST_CASE("Lengths 1 to 600 equal the sequential recurrence, heads of 64", "[segment][case-07]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
   for (auto const keys : {key_kind::random, key_kind::correlated, key_kind::identical}) {
-    check_all_lengths<TestType>({.family = TestType::id, .dims = {1, 1, 64, 32}, .rows = 600, .keys = keys,
-                                 .gates = gate_kind::mixed, .seed = 200}, 8);
+    check_all_lengths(
+        {.family = family, .dims = {1, 1, 64, 32}, .rows = 600, .keys = keys, .gates = gate_kind::mixed, .seed = 200},
+        8);
   }
-  check_all_lengths<TestType>({.family = TestType::id, .dims = {1, 1, 64, 64}, .rows = 600,
-                               .keys = key_kind::correlated, .gates = gate_kind::zero, .betas = beta_kind::two,
-                               .seed = 201}, 0);
+  check_all_lengths({.family = family,
+                     .dims = {1, 1, 64, 64},
+                     .rows = 600,
+                     .keys = key_kind::correlated,
+                     .gates = gate_kind::zero,
+                     .betas = beta_kind::two,
+                     .seed = 201},
+                    0);
 }
 
-TEMPLATE_TEST_CASE("Lengths 1 to 600 equal the sequential recurrence, heads of 128", "[segment][case-07]", retnet, gla,
-                   gated_deltanet, kda) {
-  check_all_lengths<TestType>({.family = TestType::id, .dims = {1, 1, 128, 128}, .rows = 600,
-                               .keys = key_kind::correlated, .gates = gate_kind::slow, .seed = 300}, 8);
+TEST_CASE("Lengths 1 to 600 equal the sequential recurrence, heads of 128", "[segment][case-07]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  check_all_lengths({.family = family,
+                     .dims = {1, 1, 128, 128},
+                     .rows = 600,
+                     .keys = key_kind::correlated,
+                     .gates = gate_kind::slow,
+                     .seed = 300},
+                    8);
 }
 
-TEMPLATE_TEST_CASE("Over 64k tokens the state stays that of fp32 beta, where bf16 beta would drift",
-                   "[segment][case-12]", gated_deltanet, kda) {
-  input_spec const spec{.family = TestType::id, .dims = {1, 1, 32, 32}, .rows = 65536, .gates = gate_kind::slow,
-                        .seed = 400};
+TEST_CASE("Over 64k tokens the state stays that of fp32 beta, where bf16 beta would drift", "[segment][case-12]") {
+  auto const family = GENERATE(family_id::gated_deltanet, family_id::kda);
+  CAPTURE(name(family));
+  input_spec const spec{.family = family, .dims = {1, 1, 32, 32}, .rows = 65536, .gates = gate_kind::slow, .seed = 400};
   layer_inputs const in(spec);
   prefill_run run(planned(spec, {}, 8, 1, {{.rows = spec.rows, .final_slot = 0}}));
-  REQUIRE(run.go<TestType>(in.view()) == status::ok);
+  REQUIRE(run.go(in.view()) == status::ok);
 
   auto rounded = in.rows;
   for_each_element(rounded.beta.view(), [](float& x, std::int64_t) {
     auto const bits = std::bit_cast<std::uint32_t>(x);
     x = std::bit_cast<float>((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
   });
-  layer_oracle wanted(TestType::id, spec.dims, {}), drifted(TestType::id, spec.dims, {});
+  layer_oracle wanted(family, spec.dims, {}), drifted(family, spec.dims, {});
   for (std::int64_t t = 0; t < spec.rows; ++t) {
     wanted.step(in.rows.view(), t);
     drifted.step(std::as_const(rounded).view(), t);
@@ -68,14 +87,14 @@ TEMPLATE_TEST_CASE("Over 64k tokens the state stays that of fp32 beta, where bf1
   CHECK(state_error(std::as_const(run.states).view()[0], drifted) > 1e-4);
 }
 
-TEMPLATE_TEST_CASE("Over 64k tokens of slow decay the state stays that of the recurrence", "[segment][case-15]", retnet,
-                   gla) {
-  input_spec const spec{.family = TestType::id, .dims = {1, 1, 32, 32}, .rows = 65536, .gates = gate_kind::slow,
-                        .seed = 401};
+TEST_CASE("Over 64k tokens of slow decay the state stays that of the recurrence", "[segment][case-15]") {
+  auto const family = GENERATE(family_id::retnet, family_id::gla);
+  CAPTURE(name(family));
+  input_spec const spec{.family = family, .dims = {1, 1, 32, 32}, .rows = 65536, .gates = gate_kind::slow, .seed = 401};
   layer_inputs const in(spec);
   prefill_run run(planned(spec, {}, 8, 1, {{.rows = spec.rows, .final_slot = 0}}));
-  REQUIRE(run.go<TestType>(in.view()) == status::ok);
-  layer_oracle wanted(TestType::id, spec.dims, {});
+  REQUIRE(run.go(in.view()) == status::ok);
+  layer_oracle wanted(family, spec.dims, {});
   for (std::int64_t t = 0; t < spec.rows; ++t) wanted.step(in.rows.view(), t);
   CHECK(state_error(std::as_const(run.states).view()[0], wanted) <= 1e-5);
 }

@@ -23,22 +23,29 @@ inline attention_layer make_attention(std::int32_t kv_heads, std::int32_t key_di
   return {.query_heads = 2 * kv_heads, .kv_heads = kv_heads, .key_dim = key_dim, .value_dim = value_dim};
 }
 
+/// Layer by layer, because g++ 12 warns of uninitialised memory where a list of variants is copied.
+template <class... Layer>
+model_layout model_of(std::int32_t head_rows, Layer const&... layer) {
+  model_layout model;
+  model.head_rows = head_rows;
+  (model.layers.emplace_back(layer), ...);
+  return model;
+}
+
 /// Every family, grouped heads, Dk != Dv, odd extents, layers with and without a convolution, two kinds of attention.
 inline model_layout make_model(std::int32_t head_rows = 4) {
   auto rotary = make_linear(family_id::retnet, {2, 2, 4, 3}, 3);
   rotary.rotary = rotary_embedding{.frequencies = {1.0, 0.01}};
   auto attention = make_attention(2, 4, 4);
   attention.rotary = rotary_embedding{.frequencies = {1.0, 0.1}};
-  return {.layers = {rotary, make_linear(family_id::gla, {1, 3, 5, 2}), attention,
-                     make_linear(family_id::gated_deltanet, {2, 4, 3, 5}, 3), make_attention(1, 3, 7),
-                     make_linear(family_id::kda, {2, 2, 4, 4}, 1)},
-          .head_rows = head_rows,
-          .max_positions = 4096};
+  return model_of(head_rows, rotary, make_linear(family_id::gla, {1, 3, 5, 2}), attention,
+                  make_linear(family_id::gated_deltanet, {2, 4, 3, 5}, 3), make_attention(1, 3, 7),
+                  make_linear(family_id::kda, {2, 2, 4, 4}, 1));
 }
 
 /// A smaller one for tests of many records: one linear layer of two heads, one attention layer of four.
 inline model_layout make_small_model() {
-  return {.layers = {make_linear(family_id::gated_deltanet, {2, 2, 4, 4}, 3), make_attention(4, 4, 4)}};
+  return model_of(8, make_linear(family_id::gated_deltanet, {2, 2, 4, 4}, 3), make_attention(4, 4, 4));
 }
 
 inline std::vector<std::int32_t> make_tokens(std::int64_t count, std::int32_t seed) {

@@ -26,7 +26,9 @@ model_layout valid_model() {
   linear.rotary = rotary_embedding{.frequencies = {1.0, 0.5}};
   auto attention = make_attention(2, 8, 6);
   attention.rotary = rotary_embedding{.frequencies = {1.0, 0.5}};
-  return {.layers = {linear, attention}, .head_rows = 8, .max_positions = 100};
+  auto model = model_of(8, linear, attention);
+  model.max_positions = 100;
+  return model;
 }
 
 using linear_change = std::function<void(linear_layer&)>;

@@ -86,7 +86,8 @@ void draw_keys(key_kind kind, tensor_view<float, 3> k, std::mt19937_64& random) 
       if (kind != key_kind::identical) {
         auto const own = draw_direction(k.extent[2], random);
         double const share = kind == key_kind::correlated ? 0.2 : 1.0;
-        for (std::size_t i = 0; i < key.size(); ++i) key[i] = (kind == key_kind::random ? 0.0 : key[i]) + share * own[i];
+        for (std::size_t i = 0; i < key.size(); ++i)
+          key[i] = (kind == key_kind::random ? 0.0 : key[i]) + share * own[i];
         key = oracle::normalized(std::move(key), 0.0);
       }
       for (std::int64_t i = 0; i < k.extent[2]; ++i) k(t, h, i) = static_cast<float>(key[to_index(i)]);

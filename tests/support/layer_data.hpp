@@ -19,7 +19,7 @@
 #include "hypic/segment/rows.hpp"
 #include "support/recurrence_oracle.hpp"
 
-/// What tests of linear layers share: owned tensors with poisoned gaps, seeded inputs, the fp64 oracle of a whole layer,
+/// What tests of linear layers share: owned tensors with poisoned gaps, seeded inputs, the fp64 oracle of a layer,
 /// errors in the norms of the contracts, and scratch with guards.
 namespace hypic::test {
 
@@ -148,12 +148,12 @@ struct rows_data {
 
 enum class key_kind : std::uint8_t { random, correlated, identical };
 enum class gate_kind : std::uint8_t {
-  zero,      ///< no decay
-  slow,      ///< around -1e-3
-  mixed,     ///< log sigmoid of N(4, 1)
-  fast,      ///< -8 .. -0.5
-  steep,     ///< -1000 at every token
-  resets,    ///< mixed, with -inf and -1000 at some places
+  zero,    ///< no decay
+  slow,    ///< around -1e-3
+  mixed,   ///< log sigmoid of N(4, 1)
+  fast,    ///< -8 .. -0.5
+  steep,   ///< -1000 at every token
+  resets,  ///< mixed, with -inf and -1000 at some places
 };
 enum class beta_kind : std::uint8_t { uniform, two, one, zero };
 

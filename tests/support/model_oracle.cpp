@@ -30,7 +30,8 @@ rows project(matrix const& weights, rows const& in) {
   auto const inputs = size(weights.cols);
   std::vector<double> columns(outputs * inputs);
   for (std::size_t r = 0; r < outputs; ++r)
-    for (std::size_t c = 0; c < inputs; ++c) columns[c * outputs + r] = static_cast<double>(weights.data[r * inputs + c]);
+    for (std::size_t c = 0; c < inputs; ++c)
+      columns[c * outputs + r] = static_cast<double>(weights.data[r * inputs + c]);
   rows out;
   for (auto const& x : in) {
     row y(outputs);

@@ -11,9 +11,7 @@ head::head(recurrence law, std::size_t key_dim, std::size_t value_dim)
   start();
 }
 
-bool head::per_channel() const {
-  return law_ == recurrence::diagonal_decay || law_ == recurrence::diagonal_delta_rule;
-}
+bool head::per_channel() const { return law_ == recurrence::diagonal_decay || law_ == recurrence::diagonal_delta_rule; }
 
 bool head::delta() const { return law_ == recurrence::delta_rule || law_ == recurrence::diagonal_delta_rule; }
 

@@ -39,7 +39,8 @@ class head {
  private:
   bool per_channel() const;
   bool delta() const;
-  void map(std::vector<double>& matrix, std::size_t columns, double const* key, double const* log_decay, double b) const;
+  void map(std::vector<double>& matrix, std::size_t columns, double const* key, double const* log_decay,
+           double b) const;
 
   recurrence law_;
   std::size_t key_dim_;

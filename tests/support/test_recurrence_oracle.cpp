@@ -21,9 +21,7 @@ struct token {
 std::vector<recurrence> const laws = {recurrence::scalar_decay, recurrence::diagonal_decay, recurrence::delta_rule,
                                       recurrence::diagonal_delta_rule};
 
-bool per_channel(recurrence law) {
-  return law == recurrence::diagonal_decay || law == recurrence::diagonal_delta_rule;
-}
+bool per_channel(recurrence law) { return law == recurrence::diagonal_decay || law == recurrence::diagonal_delta_rule; }
 bool delta(recurrence law) { return law == recurrence::delta_rule || law == recurrence::diagonal_delta_rule; }
 
 std::vector<token> draw(recurrence law, std::size_t tokens, std::size_t dk, std::size_t dv, std::uint64_t seed) {

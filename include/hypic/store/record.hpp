@@ -19,7 +19,7 @@ inline constexpr std::uint32_t record_layout_revision = 1;
 /// an empty segment, say) is left out.
 enum class part_kind : std::uint8_t {
   head_keys,     ///< of a linear layer, a key head each: k of the head rows
-  linear_state,  ///< of a linear layer, a value head each: v, gates, beta of the head rows; T and S0 of the body
+  linear_state,  ///< of a linear layer, a value head each: S0 of the body, v of the head rows, T, gates, beta
   tail,          ///< of a linear layer with a convolution, one: its last min(K-1, tokens) raw rows
   keys_values,   ///< of an attention layer, a kv head each: K turned to canonical positions, then V
 };
