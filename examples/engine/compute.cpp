@@ -10,6 +10,24 @@
 #include <string_view>
 
 namespace hypic_engine {
+namespace {
+
+/// Whether OpenBLAS uses its oldest kernels on a processor that runs newer ones.
+bool blas_is_behind() {
+#if defined(__x86_64__)
+  return std::string_view(openblas_get_corename()) == "Prescott" && __builtin_cpu_supports("avx2") &&
+         __builtin_cpu_supports("fma");
+#else
+  return false;
+#endif
+}
+
+/// Gives a variable of the environment a value where it has none; whether it did.
+bool set_default(char const* variable, char const* value) {
+  return std::getenv(variable) == nullptr && ::setenv(variable, value, 0) == 0;
+}
+
+}  // namespace
 
 rows_out buffer::columns(std::int64_t first, std::int64_t width) noexcept {
   return {data_.data() + first, {rows_, width}, {width_, 1}};
@@ -26,15 +44,10 @@ std::vector<row_block> cut_blocks(std::span<row_block const> runs) {
 
 void use_one_blas_thread() { openblas_set_num_threads(1); }
 
-void use_wide_blas(char** words) {
-#if defined(__x86_64__)
-  constexpr char const* variable = "OPENBLAS_CORETYPE";  // read when OpenBLAS is loaded, before main
-  if (std::getenv(variable) != nullptr || std::string_view(openblas_get_corename()) != "Prescott") return;
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return;
-  if (::setenv(variable, "Haswell", 1) == 0) ::execv("/proc/self/exe", words);  // goes on here where it fails
-#else
-  static_cast<void>(words);
-#endif
+void use_good_settings(char** words) {
+  auto set = set_default("OMP_WAIT_POLICY", "passive");
+  if (blas_is_behind()) set = set_default("OPENBLAS_CORETYPE", "Haswell") || set;
+  if (set) ::execv("/proc/self/exe", words);  // goes on here where it fails
 }
 
 void multiply(rows_in in, matrix const& weights, rows_out out) {

@@ -11,7 +11,7 @@
 
 namespace hypic_engine {
 
-using rows_in = hypic::tensor_view<float const, 2>;   ///< [rows, values], unit last stride
+using rows_in = hypic::tensor_view<float const, 2>;  ///< [rows, values], unit last stride
 using rows_out = hypic::tensor_view<float, 2>;
 
 /// A row-major buffer of fp32, zero at first.
@@ -53,10 +53,11 @@ std::vector<row_block> cut_blocks(std::span<row_block const> runs);
 /// Makes BLAS run each product on the thread that asks for it, so that a product's bits depend on its shape alone.
 void use_one_blas_thread();
 
-/// For the first line of a main function. OpenBLAS falls back to SSE3 on a processor that is newer than it is; where it
-/// has, this starts the program again with the kernels of an older processor of the same kind, which are twice as fast.
-/// `words` are the arguments of main. The environment variable OPENBLAS_CORETYPE, where it is set, decides instead.
-void use_wide_blas(char** words);
+/// For the first line of a main function, whose arguments `words` are. Two libraries read settings when they are loaded,
+/// and their own defaults are bad here: OpenBLAS falls back to SSE3 on a processor that is newer than it is, at half the
+/// speed, and an OpenMP thread that waits spins on the core that another program needs. Sets OPENBLAS_CORETYPE and
+/// OMP_WAIT_POLICY, each where it is unset, and starts the program again.
+void use_good_settings(char** words);
 
 /// out = in weights^T, in one single-threaded call of BLAS. Shapes: in [rows, weights.cols], out [rows, weights.rows].
 void multiply(rows_in in, matrix const& weights, rows_out out);

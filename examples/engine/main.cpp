@@ -62,7 +62,7 @@ int report(std::string const& what, int code) {
 }  // namespace
 
 int main(int count, char** words) {
-  hypic_engine::use_wide_blas(words);
+  hypic_engine::use_good_settings(words);
   try {
     give_out(run({words + 1, words + std::max(count, 1)}));
     return 0;

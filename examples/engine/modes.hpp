@@ -41,9 +41,9 @@ struct mode_outcome {
   double nll = 0.0;          ///< and under the mode
   double state_error = 0.0;  ///< after the query: mean over linear layers of |S - S_full|_F / |S_full|_F
   std::int64_t tokens_forwarded = 0;
-  double ttft_ms = 0.0;      ///< of a warm hit
-  double cold_ms = 0.0;      ///< with empty caches: computing the records, then serving
-  buffer logits;             ///< [query, vocab]
+  double ttft_ms = 0.0;  ///< of a warm hit
+  double cold_ms = 0.0;  ///< with empty caches: computing the records, then serving
+  buffer logits;         ///< [query, vocab]
 };
 
 /// Serves prompts in every mode.

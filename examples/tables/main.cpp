@@ -3,6 +3,7 @@
 #include <array>
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <limits>
 #include <span>
@@ -12,6 +13,7 @@
 
 #include "engine/arguments.hpp"
 #include "engine/compute.hpp"
+#include "engine/error.hpp"
 #include "engine/files.hpp"
 #include "engine/progress_bar.hpp"
 #include "hypic/core/version.hpp"
@@ -45,6 +47,14 @@ run_header header_of(hypic_engine::arguments const& given, table_options const& 
           given.text("--commit"), options.seed};
 }
 
+/// Says so at once where a file cannot be written at the end, for want of a folder.
+void require_place(std::string const& path) {
+  if (path.empty()) return;
+  auto const folder = std::filesystem::absolute(path).parent_path();
+  if (!std::filesystem::is_directory(folder))
+    hypic_engine::fail(hypic_engine::in_quotes(folder.string()), ": found no such folder; expected one to write to");
+}
+
 void write_text(std::string const& path, std::string const& text) {
   if (!path.empty()) hypic_engine::write_file(path, std::as_bytes(std::span(text)));
 }
@@ -68,6 +78,8 @@ int run(hypic_engine::arguments const& given) {
   table_options options;
   options.threads = static_cast<int>(given.number("--threads", processors, 1, 1024));
   options.seed = static_cast<std::uint64_t>(given.number("--seed", 1, 0, most));
+  require_place(given.text("--markdown"));
+  require_place(given.text("--json"));
   auto const header = header_of(given, options);
   auto const start = std::chrono::steady_clock::now();
   auto const folder = given.text("--data");
@@ -100,7 +112,7 @@ int run(hypic_engine::arguments const& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  hypic_engine::use_wide_blas(argv);
+  hypic_engine::use_good_settings(argv);
   try {
     hypic_engine::arguments const given(rules, std::vector<std::string>(argv + 1, argv + argc));
     if (!given.help()) return run(given);

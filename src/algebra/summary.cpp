@@ -55,7 +55,8 @@ void identity_head(state_dims const& dims, head_part<float> out) noexcept {
 template <state_family F>
 void copy_head(state_dims const& dims, head_part<float const> in, head_part<float> out) noexcept {
   std::copy_n(in.op, operator_elements(F::form, dims.key_dim), out.op);
-  for (std::int64_t d = 0; d < dims.key_dim; ++d) std::copy_n(in.end_state.row(d), dims.value_dim, out.end_state.row(d));
+  for (std::int64_t d = 0; d < dims.key_dim; ++d)
+    std::copy_n(in.end_state.row(d), dims.value_dim, out.end_state.row(d));
 }
 
 template <state_family F>
@@ -169,24 +170,26 @@ status check_fold(state_dims const& dims, const_summaries_view const& runs, summ
                   summaries_view const& prefixes, host_exec const& ex) noexcept {
   std::int64_t const count = runs.operators.extent[0];
   bool const with_prefixes = !prefixes.empty();
-  auto checked = first_failure(validate(dims),
-                               expect_summaries<F>({"runs.operators", "runs.end_states"}, dims, count, runs),
-                               expect_exec(ex, with_prefixes ? 0 : fold_workspace_bytes(F::form, dims, ex.threads)));
+  auto checked =
+      first_failure(validate(dims), expect_summaries<F>({"runs.operators", "runs.end_states"}, dims, count, runs),
+                    expect_exec(ex, with_prefixes ? 0 : fold_workspace_bytes(F::form, dims, ex.threads)));
   if (checked == status::ok && with_prefixes) {
     checked = expect_summaries<F>({"prefixes.operators", "prefixes.end_states"}, dims, count, prefixes);
   }
   if (checked == status::ok && !(with_prefixes && out.empty())) {
     checked = expect_summary<F>({"out.operators", "out.end_states"}, dims, out);
   }
-  return checked;
+  return first_failure(checked, expect_apart_summaries("prefixes overlap runs", prefixes, runs),
+                       expect_apart_summaries("out overlaps runs", out, runs),
+                       expect_apart_summaries("out overlaps prefixes", out, prefixes));
 }
 
 }  // namespace
 
 template <state_family F>
 status set_identity(state_dims const& dims, summary_view out, host_exec const& ex) {
-  auto const checked = first_failure(
-      validate(dims), expect_summary<F>({"out.operators", "out.end_states"}, dims, out), expect_exec(ex, 0));
+  auto const checked = first_failure(validate(dims), expect_summary<F>({"out.operators", "out.end_states"}, dims, out),
+                                     expect_exec(ex, 0));
   if (checked != status::ok) return checked;
   tell(ex, "algebra.set_identity");
   parallel_for(ex.threads, dims.value_heads,
@@ -197,11 +200,13 @@ status set_identity(state_dims const& dims, summary_view out, host_exec const& e
 template <state_family F>
 status compose(state_dims const& dims, const_summary_view later, const_summary_view earlier, summary_view out,
                host_exec const& ex) {
-  auto const checked = first_failure(validate(dims),
-                                     expect_summary<F>({"later.operators", "later.end_states"}, dims, later),
-                                     expect_summary<F>({"earlier.operators", "earlier.end_states"}, dims, earlier),
-                                     expect_summary<F>({"out.operators", "out.end_states"}, dims, out),
-                                     expect_exec(ex, 0));
+  auto const checked =
+      first_failure(validate(dims), expect_summary<F>({"later.operators", "later.end_states"}, dims, later),
+                    expect_summary<F>({"earlier.operators", "earlier.end_states"}, dims, earlier),
+                    expect_summary<F>({"out.operators", "out.end_states"}, dims, out),
+                    expect_apart_summaries("out overlaps later", out, later),
+                    expect_apart_summaries("out overlaps earlier", out, earlier),
+                    expect_exec(ex, 0));
   if (checked != status::ok) return checked;
   tell(ex, "algebra.compose");
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {
@@ -215,10 +220,11 @@ template <state_family F>
 status apply(state_dims const& dims, const_summary_view summary, tensor_view<float const, 3> in,
              tensor_view<float, 3> out, host_exec const& ex) {
   auto const states = std::array<std::int64_t, 3>{dims.value_heads, dims.key_dim, dims.value_dim};
-  auto const checked = first_failure(validate(dims),
-                                     expect_summary<F>({"summary.operators", "summary.end_states"}, dims, summary),
-                                     expect_shape("in", in, states, last_stride::any),
-                                     expect_shape("out", out, states, last_stride::any), expect_exec(ex, 0));
+  auto const checked =
+      first_failure(validate(dims), expect_summary<F>({"summary.operators", "summary.end_states"}, dims, summary),
+                    expect_shape("in", in, states, last_stride::any),
+                    expect_shape("out", out, states, last_stride::any), expect_apart("out overlaps in", out, in),
+                    expect_exec(ex, 0));
   if (checked != status::ok) return checked;
   tell(ex, "algebra.apply");
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {
@@ -254,13 +260,13 @@ status fold(state_dims const& dims, const_summaries_view runs, summary_view out,
   return status::ok;
 }
 
-#define HYPIC_INSTANTIATE(F)                                                                                           \
-  template HYPIC_API status set_identity<F>(state_dims const&, summary_view, host_exec const&);                        \
-  template HYPIC_API status compose<F>(state_dims const&, const_summary_view, const_summary_view, summary_view,        \
-                                       host_exec const&);                                                              \
-  template HYPIC_API status apply<F>(state_dims const&, const_summary_view, tensor_view<float const, 3>,               \
-                                     tensor_view<float, 3>, host_exec const&);                                         \
-  template HYPIC_API status fold<F>(state_dims const&, const_summaries_view, summary_view, summaries_view,             \
+#define HYPIC_INSTANTIATE(F)                                                                                    \
+  template HYPIC_API status set_identity<F>(state_dims const&, summary_view, host_exec const&);                 \
+  template HYPIC_API status compose<F>(state_dims const&, const_summary_view, const_summary_view, summary_view, \
+                                       host_exec const&);                                                       \
+  template HYPIC_API status apply<F>(state_dims const&, const_summary_view, tensor_view<float const, 3>,        \
+                                     tensor_view<float, 3>, host_exec const&);                                  \
+  template HYPIC_API status fold<F>(state_dims const&, const_summaries_view, summary_view, summaries_view,      \
                                     host_exec const&);
 HYPIC_INSTANTIATE(retnet)
 HYPIC_INSTANTIATE(gla)

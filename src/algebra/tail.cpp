@@ -18,7 +18,7 @@ status check(tensor_view<float const, 2> previous, std::int64_t tokens, tensor_v
 
   auto const checked =
       first_failure(expect_shape("out", out, out.extent), expect_shape("previous", previous, out.extent),
-                    expect_shape("fresh", fresh, {forwarded, channels}));
+                    expect_shape("fresh", fresh, {forwarded, channels}), expect_apart("out overlaps previous", out, previous));
   if (checked != status::ok || (forwarded == tokens && cached.empty())) return checked;
   return expect_shape("cached", cached, {std::min(length, tokens), channels});
 }

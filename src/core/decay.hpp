@@ -6,8 +6,8 @@
 
 namespace hypic::inline v0 {
 
-/// The decay exp(log) of a sum of log gates, log <= 0, to 1e-12 relative. Exactly 1 at 0; exactly 0 below -709, and of a
-/// NaN. A decay is applied once a chunk for as long as a sequence lasts, so that its error adds up: fp32 will not do.
+/// The decay exp(log) of a sum of log gates, log <= 0, to 1e-12 relative. Exactly 1 at 0; exactly 0 below -709, and of
+/// a NaN. A decay is applied once a chunk for as long as a sequence lasts, so that its error adds up: fp32 will not do.
 /// Without a branch or a call, so that a loop over it vectorises.
 [[gnu::always_inline]] inline double decay_of(double log) noexcept {
   constexpr double lowest = -709.0;  // nearest power of two: -1023, whose exponent field is that of 0

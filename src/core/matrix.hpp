@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-/// The loops that the host back end's time goes into: small row-major matrices in scratch, rows `stride` elements apart.
+/// The loops that the host back end's time goes into: small row-major matrices, rows `stride` elements apart.
 ///
 /// One rule holds for all of them: an output element is made by one order of operations, which depends on the length
-/// of its inner sum alone. How many rows or columns a call has, and which instructions the processor has, change no bit.
+/// of its inner sum alone. The rows and columns of a call and the instructions of the processor change no bit.
 namespace hypic::inline v0 {
 
 /// A row length, in elements, at which a matrix's rows start on cache lines of different sets.
@@ -49,9 +49,9 @@ void row_dots(std::int64_t count, std::int64_t dim, double const* x, matrix_view
 void decayed_row(std::int64_t dim, double const* to, double const* from, double const* x, double* out) noexcept;
 void decayed_row(std::int64_t dim, double const* to, double const* from, double const* x, float* out) noexcept;
 
-/// Solves U_i = beta_i (v_i - x_i) - sum_{j<i} lower_ij U_j in fp64 and rounds U once. `u` holds x on entry, U on return.
-/// Without `v` its rows are zero. rows <= solve_rows.
-inline constexpr std::int64_t solve_rows = 64;
+/// Solves U_i = beta_i (v_i - x_i) - sum_{j<i} lower_ij U_j in fp64 and rounds U once. `u` holds x on entry and U on
+/// return. Without `v` its rows are zero. rows <= solve_rows.
+inline constexpr std::int64_t solve_rows = 32;
 void solve(std::int64_t rows, std::int64_t columns, matrix_view<double const> lower, double const* beta,
            matrix_view<float const> v, matrix_view<float> u) noexcept;
 

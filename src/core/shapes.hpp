@@ -33,6 +33,13 @@ constexpr status expect_shape(char const* argument, tensor_view<T, Rank, Space> 
   return status::ok;
 }
 
+/// invalid_shape where an output starts where an input does: the overlap that a caller makes by mistake.
+template <class Out, class In>
+constexpr status expect_apart(char const* argument, Out const& out, In const& in) noexcept {
+  bool const same = !out.empty() && static_cast<void const*>(out.data) == static_cast<void const*>(in.data);
+  return same ? status{status::invalid_shape, argument} : status{status::ok};
+}
+
 /// The first of several outcomes that is not ok.
 template <class... Status>
 constexpr status first_failure(status const& first, Status const&... rest) noexcept {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "core/decay.hpp"
@@ -13,8 +12,8 @@
 namespace hypic::inline v0 {
 namespace {
 
-/// Log gates below this count as it in sums of a chunk, -inf too: differences of such sums stay finite and exact
-/// enough, and their exponential is 0 as that of -inf is.
+/// Log gates below this, -inf too, count as it in a chunk's sums: their differences stay finite, those between gates
+/// after a reset stay exact to 1e-10, and the decay over a reset is 0 all the same.
 constexpr double reset_log_gate = -1e4;
 
 /// How far b |k|^2 may be outside of [0, 2]: rounding of normalised keys, and no more.
@@ -46,7 +45,8 @@ std::uint32_t gate_flags(gate_space space, float gate) noexcept {
 }
 
 /// Reads a row in fp64 and, where asked to, normalises it. Returns its sum of squares as it is read out.
-double read_row(tensor_view<float const, 2> const& rows, std::int64_t i, row_options const& options, double* out) noexcept {
+double read_row(tensor_view<float const, 2> const& rows, std::int64_t i, row_options const& options,
+                double* out) noexcept {
   auto const dim = rows.extent[1];
   std::copy_n(&rows(i, 0), dim, out);
   double squares = 0.0;
@@ -73,10 +73,7 @@ std::int64_t chunk_runner<F>::bytes(state_dims const& dims) noexcept {
 
 template <state_family F>
 chunk_runner<F>::chunk_runner(state_dims const& dims, row_options const& options, scratch& memory) noexcept
-    : key_dim_(dims.key_dim),
-      value_dim_(dims.value_dim),
-      channels_(gate_elements<F>(dims.key_dim)),
-      options_(options) {
+    : key_dim_(dims.key_dim), value_dim_(dims.value_dim), channels_(gate_elements<F>(dims.key_dim)), options_(options) {
   std::int64_t const key_row = padded_row(key_dim_);
   keys_ = {memory.take<double>(chunk * key_row), key_row};
   queries_ = {memory.take<double>(chunk * key_row), key_row};
@@ -136,6 +133,7 @@ std::uint32_t chunk_runner<F>::read(head_rows const& rows, head_state& state) no
 
 template <state_family F>
 std::uint32_t chunk_runner<F>::read_key(head_rows const& rows, std::int64_t i) noexcept {
+  if constexpr (F::delta_rule) betas_[i] = static_cast<double>(rows.beta(i));
   double* const key = keys_.row(i);
   double const squares = read_row(rows.k, i, options_, key);
   for_each_pair(rows.turn, [key](std::int64_t first, std::int64_t second, double cosine, double sine) {
@@ -145,7 +143,6 @@ std::uint32_t chunk_runner<F>::read_key(head_rows const& rows, std::int64_t i) n
   });
   if (!std::isfinite(squares)) return non_finite;
   if constexpr (F::delta_rule) {
-    betas_[i] = static_cast<double>(rows.beta(i));
     if (!std::isfinite(betas_[i])) return non_finite;
     if (std::abs(1.0 - betas_[i] * squares) > 1.0 + expansion_tolerance) return expansive_update;
   }

@@ -31,7 +31,7 @@ struct head_rows {
   }
 };
 
-/// The part of [rows, heads, ...] that belongs to one head.
+/// The part of [rows, heads(, dim)] that belongs to one head.
 template <class T>
 tensor_view<T, 2> head_of(tensor_view<T, 3> const& view, std::int64_t head) noexcept {
   if (view.empty()) return {};
@@ -102,17 +102,23 @@ class chunk_runner {
   std::int64_t value_dim_;
   std::int64_t channels_;
   row_options options_;
-  matrix_view<double> keys_;       ///< normalised and turned
-  matrix_view<double> queries_;    ///< normalised and scaled
-  matrix_view<double> decayed_;    ///< keys, decayed to one later row
-  double* log_sums_;               ///< G, after a row of zeros for the chunk's start
-  double* gates_;                  ///< natural logs of one row
+  matrix_view<double> keys_;     ///< normalised and turned
+  matrix_view<double> queries_;  ///< normalised and scaled
+  matrix_view<double> decayed_;  ///< keys, decayed to one later row
+  double* log_sums_;             ///< G, after a row of zeros for the chunk's start
+  double* gates_;                ///< natural logs of one row
   double* betas_;
-  matrix_view<double> lower_;      ///< L
-  matrix_view<float> attention_;   ///< q_i^T exp(G_i - G_j) k_j
-  double* dots_;
-  matrix_view<float> scaled_;
-  matrix_view<float> updates_;     ///< U
+  double* dots_;                  ///< one row's products with the keys before it
+  matrix_view<double> lower_;     ///< L
+  matrix_view<float> attention_;  ///< q_i^T exp(G_i - G_j) k_j
+  matrix_view<float> scaled_;     ///< rows, decayed from the chunk's start
+  matrix_view<float> updates_;    ///< U
 };
+
+/// Scratch of one worker, which runs one head at a time.
+template <state_family F>
+std::int64_t worker_bytes(state_dims const& dims) noexcept {
+  return head_state::bytes(F::form, dims) + chunk_runner<F>::bytes(dims);
+}
 
 }  // namespace hypic::inline v0

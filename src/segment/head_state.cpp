@@ -61,8 +61,8 @@ void head_state::begin_body(head_summary<float const> const& so_far) noexcept {
   for (std::int64_t d = 0; d < key_dim_; ++d) {
     for (std::int64_t c = 0; c < value_dim_; ++c) {
       rounded_.row(d)[value_dim_ + c] = end_state(d, c);
-      shared = shared && std::bit_cast<std::uint32_t>(end_state(d, c)) ==
-                             std::bit_cast<std::uint32_t>(rounded_.row(d)[c]);
+      shared =
+          shared && std::bit_cast<std::uint32_t>(end_state(d, c)) == std::bit_cast<std::uint32_t>(rounded_.row(d)[c]);
     }
   }
   in_body_ = true;

@@ -29,9 +29,10 @@ head_summary<T> head_of(basic_summary_view<T> const& summary, std::int64_t head)
 ///   [ running state: Dv | end state of the body: Dv | operator of the body: Dk, dense families only ]
 /// Where the body starts from the end state that it already has, the first two are one and the same.
 ///
-/// The matrix is kept in fp64 and, for products with it, rounded to fp32. Were it kept in fp32 alone, a constant input under
-/// a decay near 1 would round the same way at every chunk, and 64k tokens would lose 3e-5. `settle` drops what fp32
-/// does not hold: done on a fixed grid of tokens, it makes a run that was broken there give the bits of a whole one.
+/// The matrix is kept in fp64 and, for products with it, rounded to fp32. Were it kept in fp32 alone, a constant input
+/// under a decay near 1 would round the same way at every chunk, and a million tokens would lose 1e-4. `settle` drops
+/// what fp32 does not hold: done on a fixed grid of tokens, it gives a run that was broken there the bits of a whole
+/// one.
 class head_state {
  public:
   static std::int64_t bytes(operator_form form, state_dims const& dims) noexcept;

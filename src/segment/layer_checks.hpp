@@ -66,7 +66,7 @@ struct row_names {
 template <state_family F, class T>
 status expect_rows(row_names const& names, basic_rows_view<T> const& rows, std::int64_t count,
                    state_dims const& dims) noexcept {
-  auto const beta = F::delta_rule     ? expect_shape(names.beta, rows.beta, {count, dims.value_heads}, last_stride::any)
+  auto const beta = F::delta_rule ? expect_shape(names.beta, rows.beta, {count, dims.value_heads}, last_stride::any)
                     : rows.beta.empty() ? status{status::ok}
                                         : status{status::invalid_argument, names.beta};
   return first_failure(expect_shape(names.k, rows.k, {count, dims.key_heads, dims.key_dim}),

@@ -16,11 +16,6 @@
 namespace hypic::inline v0 {
 namespace {
 
-template <state_family F>
-std::int64_t worker_bytes(state_dims const& dims) noexcept {
-  return head_state::bytes(F::form, dims) + chunk_runner<F>::bytes(dims);
-}
-
 std::span<seam_span const> spans_of(repair_plan const& plan, seam_chain const& chain) noexcept {
   return std::span{plan.spans}.subspan(static_cast<std::size_t>(chain.first_span),
                                        static_cast<std::size_t>(chain.spans));
@@ -154,7 +149,8 @@ result<repair_plan> plan_seam_repair(family_id family, state_dims const& dims, r
   }
   for (auto const& chain : chains) {
     auto const end = static_cast<std::int64_t>(spans.size());
-    if (chain.spans < 0) return status{status::out_of_range, "chains.spans", chain.spans, status::relation::at_least, 0};
+    if (chain.spans < 0)
+      return status{status::out_of_range, "chains.spans", chain.spans, status::relation::at_least, 0};
     if (!holds_range(end, chain.first_span, chain.spans)) {
       return status{status::out_of_range, "chains.first_span", chain.first_span, status::relation::at_most,
                     end - chain.spans};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <utility>
 
 #include "algebra/summary_checks.hpp"
@@ -15,11 +16,6 @@
 namespace hypic::inline v0 {
 namespace {
 
-template <state_family F>
-std::int64_t worker_bytes(state_dims const& dims) noexcept {
-  return head_state::bytes(F::form, dims) + chunk_runner<F>::bytes(dims);
-}
-
 /// Rows of a sequence that its segment's head holds.
 std::int64_t rows_before_body(prefill_plan const& plan, prefill_sequence const& sequence) noexcept {
   return std::clamp<std::int64_t>(plan.head_rows - sequence.position, 0, sequence.rows);
@@ -28,13 +24,11 @@ std::int64_t rows_before_body(prefill_plan const& plan, prefill_sequence const& 
 template <state_family F>
 status check(prefill_plan const& plan, query_rows_view const& in, prefill_outputs const& out, host_exec const& ex) {
   auto const runs = plan.sequences.size();
-  auto const checked = first_failure(expect_family<F>(plan.family),
-                                     expect_inputs<F>(in, out.o, plan.total_rows, plan.dims, plan.options),
-                                     expect_states(out.states, plan.sequences, plan.slots, plan.dims),
-                                     expect_entries("out.bodies", out.bodies.size(), runs),
-                                     expect_entries("out.heads", out.heads.size(), runs),
-                                     expect_entries("out.flags", out.flags.size(), runs),
-                                     expect_exec(ex, plan.workspace_bytes(ex.threads)));
+  auto const checked = first_failure(
+      expect_family<F>(plan.family), expect_inputs<F>(in, out.o, plan.total_rows, plan.dims, plan.options),
+      expect_states(out.states, plan.sequences, plan.slots, plan.dims),
+      expect_entries("out.bodies", out.bodies.size(), runs), expect_entries("out.heads", out.heads.size(), runs),
+      expect_entries("out.flags", out.flags.size(), runs), expect_exec(ex, plan.workspace_bytes(ex.threads)));
   if (checked != status::ok) return checked;
   for (auto const& body : out.bodies) {
     auto const s = expect_summary<F>({"out.bodies.operators", "out.bodies.end_states"}, plan.dims, body);
@@ -123,6 +117,10 @@ status check_sequence(prefill_sequence const& sequence, std::int64_t total_rows)
     return {status::invalid_shape, "sequences.position", sequence.position, status::relation::at_least, 0};
   }
   if (sequence.rows < 0) return {status::invalid_shape, "sequences.rows", sequence.rows, status::relation::at_least, 0};
+  auto const furthest = std::numeric_limits<std::int64_t>::max() - sequence.rows;
+  if (sequence.position > furthest) {
+    return {status::invalid_shape, "sequences.position", sequence.position, status::relation::at_most, furthest};
+  }
   if (!holds_range(total_rows, sequence.first_row, sequence.rows)) {
     return {status::invalid_shape, "sequences.first_row", sequence.first_row, status::relation::at_most,
             total_rows - sequence.rows};

@@ -43,7 +43,9 @@ TEST_CASE("blocks are cut by a fixed length from the beginning of each run") {
 
 TEST_CASE("a block's product has the same bits wherever it lies and whatever runs beside it") {
   hypic_engine::use_one_blas_thread();
-  for (auto const& [outputs, inputs] : {std::pair{192, 192}, {512, 192}, {192, 512}, {3, 192}, {16, 32}, {5, 7}}) {
+  for (auto const& shape : {std::pair{192, 192}, {512, 192}, {192, 512}, {3, 192}, {16, 32}, {5, 7}}) {
+    std::int64_t const outputs = shape.first;
+    std::int64_t const inputs = shape.second;
     auto const weights = random_matrix(outputs, inputs, 1);
     for (std::int64_t const rows : {1, 2, 8, 33, 128}) {
       CAPTURE(outputs, inputs, rows);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A store that fails costs time, never a result.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "engine/serving_test.hpp"
@@ -25,7 +26,7 @@ std::vector<hypic::prompt_span> prompt_of(engine const& with) {
           with.fresh(text_tokens("james.txt", 0, 20))};
 }
 
-/// A store that answers every poll with an error, or with a look-up that never ends, or with a record of other bytes.
+/// A store that answers every poll with an error.
 class mute_store final : public hypic::cache_store {
  public:
   hypic::result<hypic::ticket> begin(std::span<hypic::lookup_request const>) noexcept override {
@@ -80,6 +81,44 @@ TEST_CASE("a store that fails at one verb or at all gives the same bits, and the
       CHECK(counted.release == store.on_release.failures);
     }
   }
+}
+
+/// A store in front of another that takes its time: a look-up is pending for a few polls.
+class slow_store final : public hypic::cache_store {
+ public:
+  explicit slow_store(hypic::cache_store& inner) : inner_(inner) {}
+  hypic::result<hypic::ticket> begin(std::span<hypic::lookup_request const> requests) noexcept override {
+    polls_ = 0;
+    return inner_.begin(requests);
+  }
+  hypic::status poll(hypic::ticket which, std::span<hypic::lookup_result> results) noexcept override {
+    if (++polls_ > 5) return inner_.poll(which, results);
+    std::fill(results.begin(), results.end(), hypic::lookup_result{});
+    return hypic::status::ok;
+  }
+  hypic::status publish(std::span<hypic::publish_request const> requests,
+                        std::span<hypic::status> outcomes) noexcept override {
+    return inner_.publish(requests, outcomes);
+  }
+  hypic::status release(hypic::ticket which, hypic::fence after) noexcept override {
+    return inner_.release(which, after);
+  }
+
+ private:
+  hypic::cache_store& inner_;
+  int polls_ = 0;
+};
+
+TEST_CASE("a look-up that is pending at first is waited for") {
+  auto const& at = models_under_test().front();
+  hypic::memory_store inner(ample);
+  slow_store store(inner);
+  engine serving(at.runs, store, {});
+  auto const cold = serve(serving, prompt_of(serving));
+  auto const warm = serve(serving, prompt_of(serving));
+  CHECK(warm.spans[0].lookup->hit);
+  CHECK(warm.spans[1].lookup->hit);
+  CHECK(same_bits(warm.result.logits, cold.result.logits));
 }
 
 TEST_CASE("a store whose polls are errors is outlived and counted") {

@@ -41,14 +41,14 @@ HYPIC_API status set_identity(state_dims const& dims, summary_view out, host_exe
 /// Shapes:     as of `basic_summary_view` for `dims`; `out` must not overlap an input.
 /// Cost:       dense: 2 Dk^2 (Dk + Dv) FLOP a head; otherwise Dk Dv.
 /// Guarantees: no allocation; the same bits for any number of threads.
-/// Errors:     invalid_shape.
+/// Errors:     invalid_shape, also where `out` starts where an input does.
 template <state_family F>
 HYPIC_API status compose(state_dims const& dims, const_summary_view later, const_summary_view earlier, summary_view out,
                          host_exec const& ex);
 
 /// out = T in + S0, the state after the run that `summary` sums up.
 /// Shapes:  in, out [value_heads, Dk, Dv], any strides; `out` must not overlap `in`.
-/// Errors:  invalid_shape.
+/// Errors:  invalid_shape, also where `out` starts where `in` does.
 template <state_family F>
 HYPIC_API status apply(state_dims const& dims, const_summary_view summary, tensor_view<float const, 3> in,
                        tensor_view<float, 3> out, host_exec const& ex);
@@ -76,7 +76,8 @@ HYPIC_API std::int64_t fold_workspace_bytes(operator_form form, state_dims const
 ///             No output overlaps an input or another output. `out` may be empty where prefixes are asked for.
 ///             No runs give the neutral element.
 /// Guarantees: left fold, in one fixed order; no allocation; the same bits for any number of threads.
-/// Errors:     invalid_shape, workspace_too_small (below fold_workspace_bytes).
+/// Errors:     invalid_shape, also where an output starts where an input or another output does;
+///             workspace_too_small (below fold_workspace_bytes).
 template <state_family F>
 HYPIC_API status fold(state_dims const& dims, const_summaries_view runs, summary_view out, summaries_view prefixes,
                       host_exec const& ex);

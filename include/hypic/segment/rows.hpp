@@ -50,7 +50,7 @@ struct query_rows_view {
 enum value_flag : std::uint32_t {
   gate_out_of_range = 1u << 0,  ///< a positive log gate, or a linear one outside of [0, 1]
   non_finite = 1u << 1,         ///< a NaN or an infinity in q, k, v, beta; a NaN gate
-  expansive_update = 1u << 2,   ///< b |k|^2 above 2 + 2^-6: the norm of T is no longer bounded by 1
+  expansive_update = 1u << 2,   ///< b |k|^2 outside of [-2^-6, 2 + 2^-6]: the norm of T is no longer bounded by 1
 };
 
 /// How rows are consumed; the same for prefill and for repair.

@@ -50,7 +50,8 @@ struct repair_plan {
 };
 
 /// Checks and makes a plan.
-/// Errors: invalid_shape, out_of_range (rows, spans, records or slots outside of theirs; the same final slot twice).
+/// Errors: invalid_shape (a fresh span with a head or a body, a seam longer than the head), out_of_range (rows, spans,
+///         records or slots outside of theirs; the same final slot twice, or one chain's as another's initial one).
 HYPIC_API result<repair_plan> plan_seam_repair(family_id family, state_dims const& dims, row_options const& options,
                                                std::int64_t total_rows, std::int64_t slots, std::int64_t records,
                                                std::vector<seam_span> spans, std::vector<seam_chain> chains);

@@ -45,8 +45,8 @@ struct prefill_plan {
 };
 
 /// Checks and makes a plan.
-/// Errors: invalid_shape (dims, rows outside of the inputs, W < 0), out_of_range (a slot below -1 or not in the pool, the
-///         same final slot twice).
+/// Errors: invalid_shape (dims, rows outside of the inputs, W < 0), out_of_range (a slot below -1 or not in the pool,
+///         the same final slot twice, or one sequence's as another's initial one).
 HYPIC_API result<prefill_plan> plan_segment_prefill(family_id family, state_dims const& dims, row_options const& options,
                                                     std::int32_t head_rows, std::int64_t total_rows, std::int64_t slots,
                                                     std::vector<prefill_sequence> sequences);
@@ -61,7 +61,8 @@ struct prefill_outputs {
 };
 
 /// Runs segments through one linear layer: S_t = A_t S_(t-1) + B_t, o_t = q_scale S_t^T q_t.
-/// Shapes:     q [total_rows, key_heads, Dk]; rows as of `basic_rows_view`; outputs as above.
+/// Shapes:     q [total_rows, key_heads, Dk], which may be empty where `o` is; rows as of `basic_rows_view`; outputs as
+///             above.
 /// Resuming:   a sequence with position > 0 goes on from the state in `initial_slot` and from the body in its entry of
 ///             `bodies`, which it updates; at position 0 the body is (over)written. Bits equal an unbroken run's where
 ///             the break lies at W plus a multiple of `prefill_chunk(family)`.
@@ -76,7 +77,8 @@ template <state_family F>
 HYPIC_API status segment_prefill(prefill_plan const& plan, query_rows_view const& in, prefill_outputs const& out,
                                  host_exec const& ex);
 
-/// Tokens of one chunk of the host back end. A constant: it is part of what makes the bits.
+/// Tokens between the points, counted from W, at which the host back end rounds states to fp32 and a run may break
+/// without a change of bits. A multiple of its matrix chunks. A constant: it is part of what makes the bits.
 HYPIC_API std::int64_t prefill_chunk(family_id family) noexcept;
 
 }  // namespace hypic::inline v0
