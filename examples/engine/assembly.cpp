@@ -37,10 +37,10 @@ hypic::tensor_view<float, 3> request_memory::tails(std::int32_t layer) noexcept 
 hypic::request_cache request_memory::cache(std::int32_t layer, std::int64_t slot) noexcept {
   auto const i = static_cast<std::size_t>(layer);
   auto const& attention = std::get<hypic::attention_layer>(layout_.layers[i]);
-  auto const keys = hypic::dense_view(layers_[i].first.data(), slots_, positions_, attention.kv_heads,
-                                      attention.key_dim);
-  auto const values = hypic::dense_view(layers_[i].second.data(), slots_, positions_, attention.kv_heads,
-                                        attention.value_dim);
+  auto const keys =
+      hypic::dense_view(layers_[i].first.data(), slots_, positions_, attention.kv_heads, attention.key_dim);
+  auto const values =
+      hypic::dense_view(layers_[i].second.data(), slots_, positions_, attention.kv_heads, attention.value_dim);
   return {keys[slot], values[slot]};
 }
 
@@ -69,7 +69,8 @@ void assembly_mixer::tails(std::int32_t layer, hypic::tensor_view<float const, 2
 }
 
 void assembly_mixer::linear(std::int32_t layer, hypic::query_rows_view const& in, hypic::tensor_view<float, 3> o) {
-  check(assembler_.linear(layer, in, {.o = o, .states = memory_.states(layer)}, exec()), "the assembly of a linear layer");
+  check(assembler_.linear(layer, in, {.o = o, .states = memory_.states(layer)}, exec()),
+        "the assembly of a linear layer");
 }
 
 void assembly_mixer::attention(std::int32_t layer, hypic::tensor_view<float const, 3> q,

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "hypic/request/assembler.hpp"
 #include "engine/model.hpp"
+#include "hypic/request/assembler.hpp"
 
 namespace hypic_engine {
 

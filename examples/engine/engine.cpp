@@ -12,9 +12,9 @@ engine::engine(model const& with, hypic::cache_store& store, engine_options opti
     : model_(with), store_(store), options_(std::move(options)) {}
 
 hypic::prompt_span engine::cached(std::vector<std::int32_t> tokens) const {
-  auto const key = take(
-      hypic::make_record_key({.tokens = tokens, .model = model_.fingerprint(), .tenant = options_.tenant}),
-      "the key of a segment");
+  auto const key =
+      take(hypic::make_record_key({.tokens = tokens, .model = model_.fingerprint(), .tenant = options_.tenant}),
+           "the key of a segment");
   return {hypic::span_kind::cached, std::move(tokens), key};
 }
 
@@ -23,9 +23,9 @@ hypic::prompt_span engine::fresh(std::vector<std::int32_t> tokens) const {
 }
 
 hypic::request_plan engine::plan(std::span<hypic::prompt_span const> spans, std::int64_t generated_tokens) const {
-  return take(plan_request(model_.layout(), spans,
-                           {.seam_rows = options_.seam_rows, .generated_tokens = generated_tokens}),
-              "the prompt");
+  return take(
+      plan_request(model_.layout(), spans, {.seam_rows = options_.seam_rows, .generated_tokens = generated_tokens}),
+      "the prompt");
 }
 
 std::unique_ptr<fetched_records> engine::fetch(hypic::batch_plan const& batch,
@@ -76,8 +76,7 @@ std::vector<std::int32_t> engine::generate(request_memory& memory, std::int64_t 
   while (static_cast<std::int64_t>(generated.size()) < tokens) {
     generated.push_back(greedy(logits));
     if (tell) tell(static_cast<std::int64_t>(generated.size()), tokens);
-    if (static_cast<std::int64_t>(generated.size()) < tokens)
-      logits = extend(memory, position++, {generated.back()});
+    if (static_cast<std::int64_t>(generated.size()) < tokens) logits = extend(memory, position++, {generated.back()});
   }
   return generated;
 }

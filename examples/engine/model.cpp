@@ -5,12 +5,12 @@
 #include <optional>
 
 #include "engine/error.hpp"
+#include "engine/status.hpp"
+#include "engine/workers.hpp"
 #include "hypic/core/status.hpp"
 #include "hypic/family/gates.hpp"
 #include "hypic/segment/short_convolution.hpp"
 #include "hypic/store/sha256.hpp"
-#include "engine/status.hpp"
-#include "engine/workers.hpp"
 
 namespace hypic_engine {
 namespace {
@@ -260,9 +260,8 @@ void model::linear_mix(pass const& at, std::int32_t layer, buffer& hidden, token
   in.q = split_heads(raw.columns(0, q_width), shape.query_heads);
   in.rows.k = split_heads(k.view(), shape.query_heads);
   in.rows.v = split_heads(v.view(), shape.state_heads);
-  in.rows.gates = retention_.empty()
-                      ? split_heads(gates.view(), shape.state_heads)
-                      : rows3_in{retention_.data(), {rows, shape.state_heads, 1}, {0, 1, 1}};
+  in.rows.gates = retention_.empty() ? split_heads(gates.view(), shape.state_heads)
+                                     : rows3_in{retention_.data(), {rows, shape.state_heads, 1}, {0, 1, 1}};
   if (delta) in.rows.beta = beta.view();
   buffer o(rows, shape.state_heads * shape.value_dim);
   mixer.linear(layer, in, split_heads(o.view(), shape.state_heads));

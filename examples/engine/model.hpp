@@ -9,8 +9,8 @@
 
 #include "engine/checkpoint.hpp"
 #include "engine/compute.hpp"
-#include "hypic/store/model_layout.hpp"
 #include "engine/token_mixer.hpp"
+#include "hypic/store/model_layout.hpp"
 
 namespace hypic_engine {
 

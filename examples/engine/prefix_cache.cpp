@@ -41,7 +41,8 @@ prefix_cache::served prefix_cache::serve(std::span<std::vector<std::int32_t> con
     matched = tokens;
     first = i + 1;
   }
-  served result{snapshot == nullptr ? request_memory(engine_.served_model().layout(), 1, positions_) : *snapshot, {}, 0};
+  served result{
+      snapshot == nullptr ? request_memory(engine_.served_model().layout(), 1, positions_) : *snapshot, {}, 0};
   auto went = go_on(engine_, result.memory, static_cast<std::int64_t>(matched.size()), spans.subspan(first));
   result.logits = std::move(went.logits);
   result.tokens_forwarded = went.plan.rows();

@@ -22,8 +22,8 @@ class prefix_cache {
 
   /// A prompt's result.
   struct served {
-    request_memory memory;             ///< one slot, after the whole prompt
-    buffer logits;                     ///< of the last span
+    request_memory memory;  ///< one slot, after the whole prompt
+    buffer logits;          ///< of the last span
     std::int64_t tokens_forwarded = 0;
   };
   /// Serves a prompt: goes on from the longest snapshot that its leading spans match; the last span is always forwarded.

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "engine/workers.hpp"
-#include "support/recurrence_oracle.hpp"
+#include "oracle/recurrence_oracle.hpp"
 
 namespace hypic_tables {
 namespace {

@@ -205,8 +205,7 @@ status compose(state_dims const& dims, const_summary_view later, const_summary_v
                     expect_summary<F>({"earlier.operators", "earlier.end_states"}, dims, earlier),
                     expect_summary<F>({"out.operators", "out.end_states"}, dims, out),
                     expect_apart_summaries("out overlaps later", out, later),
-                    expect_apart_summaries("out overlaps earlier", out, earlier),
-                    expect_exec(ex, 0));
+                    expect_apart_summaries("out overlaps earlier", out, earlier), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
   tell(ex, "algebra.compose");
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {
@@ -220,11 +219,10 @@ template <state_family F>
 status apply(state_dims const& dims, const_summary_view summary, tensor_view<float const, 3> in,
              tensor_view<float, 3> out, host_exec const& ex) {
   auto const states = std::array<std::int64_t, 3>{dims.value_heads, dims.key_dim, dims.value_dim};
-  auto const checked =
-      first_failure(validate(dims), expect_summary<F>({"summary.operators", "summary.end_states"}, dims, summary),
-                    expect_shape("in", in, states, last_stride::any),
-                    expect_shape("out", out, states, last_stride::any), expect_apart("out overlaps in", out, in),
-                    expect_exec(ex, 0));
+  auto const checked = first_failure(
+      validate(dims), expect_summary<F>({"summary.operators", "summary.end_states"}, dims, summary),
+      expect_shape("in", in, states, last_stride::any), expect_shape("out", out, states, last_stride::any),
+      expect_apart("out overlaps in", out, in), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
   tell(ex, "algebra.apply");
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {

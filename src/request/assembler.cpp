@@ -234,8 +234,8 @@ void assembler::walk_tails(linear_walk const& walk, seam_chain const& chain, ten
     if (after.empty()) return;
     auto const i = static_cast<std::size_t>(span);
     auto const& run = plan_.runs[i];
-    auto const outcome = continue_tail(tails[span], span_of(plan_, run).tokens, raw.rows(run.first_row, run.rows),
-                                       walk.tails[i], after);
+    auto const outcome =
+        continue_tail(tails[span], span_of(plan_, run).tokens, raw.rows(run.first_row, run.rows), walk.tails[i], after);
     assert(outcome == status::ok);  // the shapes are the plan's own
     static_cast<void>(outcome);
   }
@@ -246,14 +246,12 @@ status assembler::linear(std::int32_t layer, query_rows_view const& in, repair_o
   if (auto const s = check_layer(layer); s != status::ok) return s;
   auto const* walk = std::get_if<linear_walk>(&walks_[static_cast<std::size_t>(layer)]);
   if (walk == nullptr) return {status::invalid_argument, "layer: it is an attention layer"};
-  return with_family(walk->plan.family, [&]<class F>(F) {
-    return seam_repair<F>(walk->plan, in, walk->cached, out, ex);
-  });
+  return with_family(walk->plan.family,
+                     [&]<class F>(F) { return seam_repair<F>(walk->plan, in, walk->cached, out, ex); });
 }
 
 status assembler::check_attention(attention_walk const& walk, tensor_view<float const, 3> k,
-                                  tensor_view<float const, 3> v,
-                                  std::span<request_cache const> caches) const noexcept {
+                                  tensor_view<float const, 3> v, std::span<request_cache const> caches) const noexcept {
   auto const& plan = walk.plan;
   if (auto const s = check_extents("k", k.extent, {plan_.rows(), plan.kv_heads, plan.key_dim}); s != status::ok)
     return s;

@@ -49,8 +49,8 @@ result<batch_plan> plan_batch(std::vector<batch_request> requests) {
     auto const& plan = batch.requests[r].plan;
     for (std::size_t s = 0; s < plan.spans.size(); ++s) {
       auto const& span = plan.spans[s];
-      batch.runs.push_back({batch.rows() + span.first_row, span.rows, static_cast<std::int64_t>(r),
-                            static_cast<std::int64_t>(s)});
+      batch.runs.push_back(
+          {batch.rows() + span.first_row, span.rows, static_cast<std::int64_t>(r), static_cast<std::int64_t>(s)});
       batch.record_of.push_back(table.entry_of(span));
     }
     batch.first_row.push_back(batch.rows() + plan.rows());

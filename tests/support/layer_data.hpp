@@ -17,7 +17,7 @@
 #include "hypic/core/tensor_view.hpp"
 #include "hypic/family/family.hpp"
 #include "hypic/segment/rows.hpp"
-#include "support/recurrence_oracle.hpp"
+#include "oracle/recurrence_oracle.hpp"
 
 /// What tests of linear layers share: owned tensors with poisoned gaps, seeded inputs, the fp64 oracle of a layer,
 /// errors in the norms of the contracts, and scratch with guards.

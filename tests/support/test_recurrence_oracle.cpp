@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "support/recurrence_oracle.hpp"
+#include "oracle/recurrence_oracle.hpp"
 
 namespace {
 

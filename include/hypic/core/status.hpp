@@ -65,9 +65,9 @@ HYPIC_API std::string message(status const& outcome);
 template <class T>
 class [[nodiscard]] result {
  public:
-  result(T value) : value_(std::move(value)) {}                  // NOLINT: a value is a result
-  result(status failure) : failure_(failure) {}                  // NOLINT: so is a failure
-  result(status::code failure) : failure_(status{failure}) {}    // NOLINT
+  result(T value) : value_(std::move(value)) {}                // NOLINT: a value is a result
+  result(status failure) : failure_(failure) {}                // NOLINT: so is a failure
+  result(status::code failure) : failure_(status{failure}) {}  // NOLINT
 
   bool has_value() const noexcept { return failure_ == status::ok; }
   explicit operator bool() const noexcept { return has_value(); }

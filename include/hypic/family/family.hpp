@@ -27,9 +27,7 @@ struct state_dims {
   constexpr std::int32_t key_head_of(std::int32_t value_head) const noexcept {
     return value_head / (value_heads / key_heads);
   }
-  constexpr std::int64_t state_elements() const noexcept {
-    return static_cast<std::int64_t>(key_dim) * value_dim;
-  }
+  constexpr std::int64_t state_elements() const noexcept { return static_cast<std::int64_t>(key_dim) * value_dim; }
   friend constexpr bool operator==(state_dims const&, state_dims const&) = default;
 };
 

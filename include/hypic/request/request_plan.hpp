@@ -20,12 +20,12 @@ enum class span_decision : std::uint8_t {
 struct planned_span {
   span_kind kind = span_kind::fresh;
   span_decision decision = span_decision::forward;
-  record_key key{};              ///< of a reused span
-  std::int64_t start = 0;        ///< its first token's position in the prompt
+  record_key key{};        ///< of a reused span
+  std::int64_t start = 0;  ///< its first token's position in the prompt
   std::int64_t tokens = 0;
-  std::int64_t first_row = 0;    ///< its forwarded rows among the plan's: [first_row, first_row + rows)
+  std::int64_t first_row = 0;  ///< its forwarded rows among the plan's: [first_row, first_row + rows)
   std::int64_t rows = 0;
-  std::int64_t turn = 0;         ///< positions by which cached keys and states are turned: start
+  std::int64_t turn = 0;  ///< positions by which cached keys and states are turned: start
   friend constexpr bool operator==(planned_span const&, planned_span const&) = default;
 };
 
@@ -41,9 +41,9 @@ struct request_plan {
 };
 
 struct request_options {
-  std::int32_t seam_rows = 8;          ///< w: forwarded tokens at the start of a reused span; none where nothing precedes
-  std::int64_t generated_tokens = 0;   ///< that decoding may add to the prompt
-  std::int64_t preceding_tokens = 0;   ///< that the host's slot and caches hold already: the first span starts there
+  std::int32_t seam_rows = 8;  ///< w: forwarded tokens at the start of a reused span; none where nothing precedes
+  std::int64_t generated_tokens = 0;  ///< that decoding may add to the prompt
+  std::int64_t preceding_tokens = 0;  ///< that the host's slot and caches hold already: the first span starts there
 };
 
 /// Plans a request. Spans may be empty; a prompt may have no forwarded row at all (state and keys, no logits).

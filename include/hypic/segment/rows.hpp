@@ -55,8 +55,8 @@ enum value_flag : std::uint32_t {
 
 /// How rows are consumed; the same for prefill and for repair.
 struct row_options {
-  float q_scale = 1.0f;            ///< multiplies q
-  bool l2_normalize = false;       ///< q and k are divided by sqrt(sum of squares + l2_epsilon), a head
+  float q_scale = 1.0f;       ///< multiplies q
+  bool l2_normalize = false;  ///< q and k are divided by sqrt(sum of squares + l2_epsilon), a head
   float l2_epsilon = 1e-6f;
   gate_space gates = gate_space::natural_log;
   friend constexpr bool operator==(row_options const&, row_options const&) = default;

@@ -26,8 +26,8 @@ struct attention_plan {
   std::int32_t key_dim = 0;
   std::int32_t value_dim = 0;
   float scale = 1.0f;
-  float soft_cap = 0.0f;      ///< 0: none; otherwise scores become soft_cap * tanh(score / soft_cap)
-  std::int64_t window = 0;    ///< 0: none; otherwise a query sees its own key and the window - 1 before it
+  float soft_cap = 0.0f;    ///< 0: none; otherwise scores become soft_cap * tanh(score / soft_cap)
+  std::int64_t window = 0;  ///< 0: none; otherwise a query sees its own key and the window - 1 before it
   std::int64_t total_rows = 0;
   std::vector<attention_sequence> sequences{};
 

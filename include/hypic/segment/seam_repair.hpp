@@ -16,11 +16,11 @@ namespace hypic::inline v0 {
 /// One span of a chain, as a linear layer walks it: its forwarded rows, then the cached head rows that were not
 /// forwarded, then its body. A fresh span has forwarded rows alone.
 struct seam_span {
-  std::int64_t first_row = 0;       ///< its forwarded rows in the packed inputs: [first_row, first_row + rows)
-  std::int64_t rows = 0;            ///< the seam of a cached span, all of a fresh one
-  std::int32_t cached = -1;         ///< its entry in the records; -1: fresh
-  std::int32_t head_rows = 0;       ///< cached head rows of that record; rows [rows, head_rows) are replayed
-  bool has_body = false;            ///< whether the record's segment is longer than its head
+  std::int64_t first_row = 0;  ///< its forwarded rows in the packed inputs: [first_row, first_row + rows)
+  std::int64_t rows = 0;       ///< the seam of a cached span, all of a fresh one
+  std::int32_t cached = -1;    ///< its entry in the records; -1: fresh
+  std::int32_t head_rows = 0;  ///< cached head rows of that record; rows [rows, head_rows) are replayed
+  bool has_body = false;       ///< whether the record's segment is longer than its head
   friend constexpr bool operator==(seam_span const&, seam_span const&) = default;
 };
 
@@ -58,15 +58,15 @@ HYPIC_API result<repair_plan> plan_seam_repair(family_id family, state_dims cons
 
 /// The cached side of one span of one layer.
 struct cached_span {
-  const_rows_view head{};            ///< [head_rows, ...], canonical rotation
-  const_summary_view body{};         ///< of the tokens after the head
-  rotation const* turn = nullptr;    ///< R(start) for a layer whose q and k are rotary; null: none
+  const_rows_view head{};          ///< [head_rows, ...], canonical rotation
+  const_summary_view body{};       ///< of the tokens after the head
+  rotation const* turn = nullptr;  ///< R(start) for a layer whose q and k are rotary; null: none
 };
 
 /// Where a repair writes. `o` may be empty.
 struct repair_outputs {
-  tensor_view<float, 3> o{};       ///< [total_rows, value_heads, Dv]
-  tensor_view<float, 4> states{};  ///< [slots, value_heads, Dk, Dv], any strides: read and written by slot
+  tensor_view<float, 3> o{};         ///< [total_rows, value_heads, Dv]
+  tensor_view<float, 4> states{};    ///< [slots, value_heads, Dk, Dv], any strides: read and written by slot
   std::span<std::uint32_t> flags{};  ///< a chain each, or empty: bits of value_flag of its forwarded rows, OR-ed
 };
 

@@ -17,9 +17,9 @@ namespace hypic::inline v0 {
 struct prefill_sequence {
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
-  std::int64_t position = 0;        ///< tokens of this segment that earlier calls have consumed
-  std::int32_t initial_slot = -1;   ///< the state it starts from; -1: zero
-  std::int32_t final_slot = -1;     ///< where its state goes; -1: nowhere
+  std::int64_t position = 0;       ///< tokens of this segment that earlier calls have consumed
+  std::int32_t initial_slot = -1;  ///< the state it starts from; -1: zero
+  std::int32_t final_slot = -1;    ///< where its state goes; -1: nowhere
   friend constexpr bool operator==(prefill_sequence const&, prefill_sequence const&) = default;
 };
 
@@ -34,9 +34,9 @@ struct prefill_plan {
   family_id family{};
   state_dims dims{};
   row_options options{};
-  std::int32_t head_rows = 0;       ///< W: the rows of a segment that its body leaves out
-  std::int64_t total_rows = 0;      ///< rows of the packed inputs
-  std::int64_t slots = 0;           ///< states in the host's pool
+  std::int32_t head_rows = 0;   ///< W: the rows of a segment that its body leaves out
+  std::int64_t total_rows = 0;  ///< rows of the packed inputs
+  std::int64_t slots = 0;       ///< states in the host's pool
   std::vector<prefill_sequence> sequences;
 
   /// Scratch of `segment_prefill` with that many threads.
@@ -47,8 +47,9 @@ struct prefill_plan {
 /// Checks and makes a plan.
 /// Errors: invalid_shape (dims, rows outside of the inputs, W < 0), out_of_range (a slot below -1 or not in the pool,
 ///         the same final slot twice, or one sequence's as another's initial one).
-HYPIC_API result<prefill_plan> plan_segment_prefill(family_id family, state_dims const& dims, row_options const& options,
-                                                    std::int32_t head_rows, std::int64_t total_rows, std::int64_t slots,
+HYPIC_API result<prefill_plan> plan_segment_prefill(family_id family, state_dims const& dims,
+                                                    row_options const& options, std::int32_t head_rows,
+                                                    std::int64_t total_rows, std::int64_t slots,
                                                     std::vector<prefill_sequence> sequences);
 
 /// Where a prefill writes. Every member may be empty.
@@ -56,7 +57,7 @@ struct prefill_outputs {
   tensor_view<float, 3> o{};               ///< [total_rows, value_heads, Dv]
   tensor_view<float, 4> states{};          ///< [slots, value_heads, Dk, Dv], any strides: read and written by slot
   std::span<summary_view const> bodies{};  ///< a sequence each: (T, S0) of its tokens from W on
-  std::span<rows_view const> heads{};      ///< a sequence each: receives its tokens before W (min(W, length) rows)
+  std::span<rows_view const> heads{};      ///< a sequence each: row t receives its segment's token t, for t < W
   std::span<std::uint32_t> flags{};        ///< a sequence each: bits of value_flag, OR-ed into what is there
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/recurrence_oracle.hpp"
+#include "oracle/recurrence_oracle.hpp"
 
 #include <cmath>
 #include <utility>
