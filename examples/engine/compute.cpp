@@ -44,6 +44,8 @@ std::vector<row_block> cut_blocks(std::span<row_block const> runs) {
 
 void use_one_blas_thread() { openblas_set_num_threads(1); }
 
+std::string blas_name() { return openblas_get_config(); }
+
 void use_good_settings(char** words) {
   auto set = set_default("OMP_WAIT_POLICY", "passive");
   if (blas_is_behind()) set = set_default("OPENBLAS_CORETYPE", "Haswell") || set;

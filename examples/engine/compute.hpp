@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/checkpoint.hpp"
@@ -52,6 +53,9 @@ std::vector<row_block> cut_blocks(std::span<row_block const> runs);
 
 /// Makes BLAS run each product on the thread that asks for it, so that a product's bits depend on its shape alone.
 void use_one_blas_thread();
+
+/// The BLAS that multiplies, its version and the kernel that it chose for this processor: they decide bits.
+std::string blas_name();
 
 /// For the first line of a main function, whose arguments `words` are. Two libraries read settings when they are loaded,
 /// and their own defaults are bad here: OpenBLAS falls back to SSE3 on a processor that is newer than it is, at half the

@@ -76,7 +76,7 @@ hypic::model_layout make_layout(model_config const& config, std::int32_t head_ro
 }
 
 std::string make_fingerprint(checkpoint const& loaded, hypic::model_layout const& layout) {
-  std::string named = identity_text(loaded.config);
+  auto named = identity_text(loaded.config) + "\n" + blas_name();
   for_each_tensor(loaded, [&](std::string_view name, std::span<float const> values) {
     auto const content = take(hypic::sha256({std::as_bytes(values)}), "a weight's digest");
     named.append("\n").append(name).append(" ").append(hypic::to_hex(content));

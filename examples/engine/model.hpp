@@ -30,7 +30,7 @@ class model {
 
   model_config const& config() const noexcept { return checkpoint_.config; }
   hypic::model_layout const& layout() const noexcept { return layout_; }
-  /// Names weights, config and layout. Source: hypic::model_fingerprint.
+  /// Names weights, config, layout and BLAS. Source: hypic::model_fingerprint.
   std::string const& fingerprint() const noexcept { return fingerprint_; }
 
   /// The hidden rows after the last layer, [rows, hidden]. Errors: engine_error (a token outside of the vocabulary;
