@@ -8,6 +8,7 @@
 
 #include "core/parallel.hpp"
 #include "core/scratch.hpp"
+#include "core/shapes.hpp"
 #include "hypic/algebra/tail.hpp"
 #include "hypic/segment/rebase_keys.hpp"
 
@@ -86,15 +87,6 @@ void copy_rows(tensor_view<float const, 3> in, tensor_view<float, 3> out) {
 
 void clear_rows(tensor_view<float, 2> out) {
   for (std::int64_t row = 0; row < out.extent[0]; ++row) std::fill_n(&out(row, 0), out.extent[1], 0.0f);
-}
-
-template <std::size_t Rank>
-status check_extents(char const* argument, std::array<std::int64_t, Rank> const& found,
-                     std::array<std::int64_t, Rank> const& expected) noexcept {
-  for (std::size_t d = 0; d < Rank; ++d)
-    if (found[d] != expected[d])
-      return {status::invalid_shape, argument, found[d], status::relation::equal_to, expected[d]};
-  return status::ok;
 }
 
 }  // namespace
@@ -203,11 +195,10 @@ status assembler::tails(std::int32_t layer, tensor_view<float const, 2> raw, ten
   auto const* walk = std::get_if<linear_walk>(&walks_[static_cast<std::size_t>(layer)]);
   if (walk == nullptr || walk->tail_rows == 0) return {status::invalid_argument, "layer: it has no convolution"};
   auto const runs = static_cast<std::int64_t>(plan_.runs.size());
-  if (auto const s = check_extents("raw", raw.extent, {plan_.rows(), walk->tail_channels}); s != status::ok) return s;
-  if (auto const s = check_extents("tails", tails.extent, {runs, walk->tail_rows, walk->tail_channels});
-      s != status::ok)
+  if (auto const s = expect_shape("raw", raw, {plan_.rows(), walk->tail_channels}); s != status::ok) return s;
+  if (auto const s = expect_shape("tails", tails, {runs, walk->tail_rows, walk->tail_channels}); s != status::ok)
     return s;
-  if (auto const s = check_extents("pool", pool.extent, {walk->plan.slots, walk->tail_rows, walk->tail_channels});
+  if (auto const s = expect_shape("pool", pool, {walk->plan.slots, walk->tail_rows, walk->tail_channels});
       s != status::ok)
     return s;
 
@@ -253,10 +244,8 @@ status assembler::linear(std::int32_t layer, query_rows_view const& in, repair_o
 status assembler::check_attention(attention_walk const& walk, tensor_view<float const, 3> k,
                                   tensor_view<float const, 3> v, std::span<request_cache const> caches) const noexcept {
   auto const& plan = walk.plan;
-  if (auto const s = check_extents("k", k.extent, {plan_.rows(), plan.kv_heads, plan.key_dim}); s != status::ok)
-    return s;
-  if (auto const s = check_extents("v", v.extent, {plan_.rows(), plan.kv_heads, plan.value_dim}); s != status::ok)
-    return s;
+  if (auto const s = expect_shape("k", k, {plan_.rows(), plan.kv_heads, plan.key_dim}); s != status::ok) return s;
+  if (auto const s = expect_shape("v", v, {plan_.rows(), plan.kv_heads, plan.value_dim}); s != status::ok) return s;
   if (caches.size() != plan.sequences.size())
     return {status::invalid_shape, "caches", static_cast<std::int64_t>(caches.size()), status::relation::equal_to,
             static_cast<std::int64_t>(plan.sequences.size())};
@@ -266,9 +255,10 @@ status assembler::check_attention(attention_walk const& walk, tensor_view<float 
     auto const least = plan.sequences[r].keys;
     if (std::min(keys[0], values[0]) < least)
       return {status::invalid_shape, "caches: rows", std::min(keys[0], values[0]), status::relation::at_least, least};
-    if (auto const s = check_extents("caches: keys", keys, {keys[0], plan.kv_heads, plan.key_dim}); s != status::ok)
+    if (auto const s = expect_shape("caches: keys", caches[r].keys, {keys[0], plan.kv_heads, plan.key_dim});
+        s != status::ok)
       return s;
-    if (auto const s = check_extents("caches: values", values, {values[0], plan.kv_heads, plan.value_dim});
+    if (auto const s = expect_shape("caches: values", caches[r].values, {values[0], plan.kv_heads, plan.value_dim});
         s != status::ok)
       return s;
   }
