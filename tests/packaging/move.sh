@@ -6,8 +6,10 @@
 set -euo pipefail
 from=$1 to=$2
 
+# A place is named where its path stands alone: /a is in "/a/b" and -I/a, but in neither "/ab" nor "${prefix}/a".
+alone='(?:(?<![\w})>.-])|(?<=-[IL]))'
 for place in "$from" "${@:3}"; do
-  if grep -rIF -- "$place" "$from"; then
+  if grep -rIP -- "$alone\\Q$place\\E(?![\w.-])" "$from"; then
     echo "move: a file of $from names a place: $place" >&2
     exit 1
   fi

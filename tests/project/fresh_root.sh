@@ -27,6 +27,9 @@ inside() {
 
 mount -t proc proc "$root/proc"
 trap 'umount "$root/proc"' EXIT
+mount -t devpts devpts "$root/dev/pts" -o newinstance,ptmxmode=0666
+trap 'umount "$root/dev/pts" "$root/proc"' EXIT
+ln -sf pts/ptmx "$root/dev/ptmx"
 
 inside ./dev test
 inside ./dev demo
