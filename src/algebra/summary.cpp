@@ -59,6 +59,7 @@ void copy_head(state_dims const& dims, head_part<float const> in, head_part<floa
     std::copy_n(in.end_state.row(d), dims.value_dim, out.end_state.row(d));
 }
 
+/// Where T is scalar or diagonal, `out` may be `earlier`.
 template <state_family F>
 void compose_head(state_dims const& dims, head_part<float const> later, head_part<float const> earlier,
                   head_part<float> out) noexcept {
@@ -72,11 +73,8 @@ void compose_head(state_dims const& dims, head_part<float const> later, head_par
   } else {
     for (std::int64_t e = 0; e < operator_elements(F::form, key_dim); ++e) out.op[e] = later.op[e] + earlier.op[e];
     for (std::int64_t d = 0; d < key_dim; ++d) {
-      double const decay = decay_at<F>(later.op, d);
-      for (std::int64_t c = 0; c < value_dim; ++c) {
-        double const moved = decay * static_cast<double>(earlier.end_state.row(d)[c]);
-        out.end_state.row(d)[c] = static_cast<float>(moved + static_cast<double>(later.end_state.row(d)[c]));
-      }
+      decay_chain const chain{1, {decay_at<F>(later.op, d)}, {later.end_state.row(d)}};
+      decayed_sum(value_dim, chain, earlier.end_state.row(d), out.end_state.row(d));
     }
   }
 }
@@ -136,14 +134,44 @@ std::int64_t head_bytes(operator_form form, state_dims const& dims) noexcept {
   return scratch_bytes<float>(operator_elements(form, dims.key_dim)) + scratch_bytes<float>(dims.state_elements());
 }
 
-/// out = the fold of all runs, by way of `room`.
+/// out = runs [first, first + chain length) after out, for scalar and diagonal T.
+template <state_family F>
+void fold_links(state_dims const& dims, const_summaries_view runs, std::int64_t first, std::int64_t head,
+                head_part<float> out) noexcept {
+  decay_chain chain{std::min(most_links, runs.operators.extent[0] - first), {}, {}};
+  head_part<float const> links[most_links];
+  for (std::int64_t i = 0; i < chain.links; ++i) {
+    links[i] = part_of(runs, first + i, head);
+    for (std::int64_t e = 0; e < operator_elements(F::form, dims.key_dim); ++e) out.op[e] += links[i].op[e];
+  }
+  constexpr std::int64_t tile = 32;
+  constexpr bool scalar = F::form == operator_form::scalar;
+  double decay[most_links][tile];
+  for (std::int64_t d = 0; d < dims.key_dim; ++d) {
+    if (d % tile == 0) {
+      for (std::int64_t i = 0; i < chain.links; ++i)
+        decays(scalar ? 1 : std::min(tile, dims.key_dim - d), links[i].op + (scalar ? 0 : d), decay[i]);
+    }
+    for (std::int64_t i = 0; i < chain.links; ++i) {
+      chain.decay[i] = decay[i][scalar ? 0 : d % tile];
+      chain.added[i] = links[i].end_state.row(d);
+    }
+    decayed_sum(dims.value_dim, chain, out.end_state.row(d), out.end_state.row(d));
+  }
+}
+
+/// out = the fold of all runs, by way of `room` where T is dense.
 template <state_family F>
 void fold_head(state_dims const& dims, const_summaries_view runs, std::int64_t head, head_part<float> out,
                head_part<float> room) noexcept {
   copy_head<F>(dims, part_of(runs, 0, head), out);
-  for (std::int64_t r = 1; r < runs.operators.extent[0]; ++r) {
-    compose_head<F>(dims, part_of(runs, r, head), out, room);
-    copy_head<F>(dims, room, out);
+  if constexpr (F::form == operator_form::dense) {
+    for (std::int64_t r = 1; r < runs.operators.extent[0]; ++r) {
+      compose_head<F>(dims, part_of(runs, r, head), out, room);
+      copy_head<F>(dims, room, out);
+    }
+  } else {
+    for (std::int64_t r = 1; r < runs.operators.extent[0]; r += most_links) fold_links<F>(dims, runs, r, head, out);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "core/matrix.hpp"
 
 #include <cstddef>
+#include <cstring>
 
 #include "core/decay.hpp"
 
@@ -52,6 +53,13 @@ HYPIC_INLINE void widen(V& to, float const* from) noexcept {
   } else {
     floats_of<V> floats;
     load(floats, from);
+#if defined(__x86_64__) && !defined(__clang__)
+    // g++ splits the conversion for the baseline before it inlines this into a function of a wider set.
+    if constexpr (sizeof(V) > baseline::bytes) {
+      asm("vcvtps2pd %1, %0" : "=v"(to) : "vm"(floats));
+      return;
+    }
+#endif
     to = __builtin_convertvector(floats, V);
   }
 }
@@ -234,6 +242,50 @@ struct solve_kernel {
   }
 };
 
+struct decays_kernel {
+  template <class Isa>
+  HYPIC_INLINE static void run(std::int64_t count, float const* logs, double* out) noexcept {
+    // Widened beforehand: g++ makes the bound of a widened value a branch, which keeps the loop from vectorising.
+    for (std::int64_t d = 0; d < count; ++d) out[d] = static_cast<double>(logs[d]);
+    for (std::int64_t d = 0; d < count; ++d) out[d] = decay_of(out[d]);
+  }
+};
+
+struct decayed_sum_kernel {
+  template <class V, std::int64_t Links>
+  HYPIC_INLINE static void columns_at(std::int64_t c, decay_chain const& chain, float const* in, float* out) noexcept {
+    float rounded[sizeof(V) / sizeof(double)];
+    V sum, more;
+    widen(sum, in + c);
+    for (std::int64_t link = 0; link < Links; ++link) {
+      if (link > 0) widen(sum, rounded);
+      widen(more, chain.added[link] + c);
+      narrow(rounded, chain.decay[link] * sum + more);
+    }
+    std::memcpy(out + c, rounded, sizeof rounded);
+  }
+
+  template <class V, std::int64_t Links>
+  HYPIC_INLINE static void rows(std::int64_t columns, decay_chain const& chain, float const* in, float* out) noexcept {
+    constexpr std::int64_t lanes = sizeof(V) / sizeof(double);
+    auto const kept = chain;
+    std::int64_t c = 0;
+    for (; c + lanes <= columns; c += lanes) columns_at<V, Links>(c, kept, in, out);
+    for (; c < columns; ++c) columns_at<double, Links>(c, kept, in, out);
+  }
+
+  template <class Isa>
+  HYPIC_INLINE static void run(std::int64_t columns, decay_chain const* chain, float const* in, float* out) noexcept {
+    using vector = typename vector_of<double, Isa::bytes>::type;
+    switch (chain->links) {
+      case 1: return rows<vector, 1>(columns, *chain, in, out);
+      case 2: return rows<vector, 2>(columns, *chain, in, out);
+      case 3: return rows<vector, 3>(columns, *chain, in, out);
+      default: return rows<vector, 4>(columns, *chain, in, out);
+    }
+  }
+};
+
 struct advance_kernel {
   template <class V, std::int64_t Rows, std::int64_t Vectors>
   HYPIC_INLINE static void tile(std::int64_t inner, matrix_view<double const> keys, matrix_view<float const> updates,
@@ -349,6 +401,12 @@ void decayed_row(std::int64_t dim, double const* to, double const* from, double 
 
 void decayed_row(std::int64_t dim, double const* to, double const* from, double const* x, float* out) noexcept {
   dispatch<decayed_row_kernel>(dim, to, from, x, out);
+}
+
+void decays(std::int64_t count, float const* logs, double* out) noexcept { dispatch<decays_kernel>(count, logs, out); }
+
+void decayed_sum(std::int64_t columns, decay_chain const& chain, float const* in, float* out) noexcept {
+  dispatch<decayed_sum_kernel>(columns, &chain, in, out);
 }
 
 void solve(std::int64_t rows, std::int64_t columns, matrix_view<double const> lower, double const* beta,

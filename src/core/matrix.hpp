@@ -49,6 +49,21 @@ void row_dots(std::int64_t count, std::int64_t dim, double const* x, matrix_view
 void decayed_row(std::int64_t dim, double const* to, double const* from, double const* x, double* out) noexcept;
 void decayed_row(std::int64_t dim, double const* to, double const* from, double const* x, float* out) noexcept;
 
+/// out[d] = exp(logs[d]), logs at most 0.
+void decays(std::int64_t count, float const* logs, double* out) noexcept;
+
+/// A chain of sums through one row: x <- decay[i] x + added[i][c], in fp64 and rounded to fp32 at each link. Several
+/// links at a time read as many streams of memory, which one stream does not fill.
+inline constexpr std::int64_t most_links = 4;
+struct decay_chain {
+  std::int64_t links;  ///< at most `most_links`
+  double decay[most_links];
+  float const* added[most_links];
+};
+
+/// out[c] = in[c] through the chain. `out` may be `in`.
+void decayed_sum(std::int64_t columns, decay_chain const& chain, float const* in, float* out) noexcept;
+
 /// Solves U_i = beta_i (v_i - x_i) - sum_{j<i} lower_ij U_j in fp64 and rounds U once. `u` holds x on entry and U on
 /// return. Without `v` its rows are zero. rows <= solve_rows.
 inline constexpr std::int64_t solve_rows = 32;

@@ -231,8 +231,8 @@ TEMPLATE_TEST_CASE("A run split at every position composes to the whole run", "[
 
 TEMPLATE_TEST_CASE("A fold is repeated composition, oldest first, with all its prefixes", "[algebra]", retnet, gla,
                    gated_deltanet, kda) {
-  for (auto const& dims : {state_dims{1, 2, 16, 24}, state_dims{1, 1, 5, 3}}) {
-    for (std::int64_t const count : {1, 2, 3, 7, 64}) {
+  for (auto const& dims : {state_dims{1, 2, 16, 24}, state_dims{1, 1, 5, 3}, state_dims{1, 1, 40, 35}}) {
+    for (std::int64_t const count : {1, 2, 3, 4, 5, 6, 7, 64}) {
       CAPTURE(dims.key_dim, count);
       auto const runs = random_runs<TestType>(dims, count, 40);
       std::vector<std::vector<float>> wanted;

@@ -14,7 +14,7 @@ WALLS = [
     ("libcrypto", r"openssl/", r"src/store/sha256\.cpp"),
     ("nlohmann-json", r"nlohmann/", r"(examples|tests)/engine/.*"),
     ("OpenBLAS", r"(cblas|f77blas|openblas_config|lapacke?)\.h", r"examples/engine/.*|benchmarks/.*"),
-    ("OpenMP", r"omp\.h|#pragma omp", r"src/core/parallel\.hpp|examples/engine/workers\.hpp"),
+    ("OpenMP", r"omp\.h|#pragma omp", r"src/core/parallel\.hpp|examples/engine/workers\.hpp|benchmarks/.*"),
     ("Catch2", r"catch2/", r"tests/.*"),
     ("Google Benchmark", r"benchmark/", r"benchmarks/.*"),
     ("NVTX", r"nvtx3/", r"(include/hypic|src)/adapter/nvtx\.[hc]pp|(examples|tests)/.*"),
