@@ -37,43 +37,49 @@ head_part<T> part_of(basic_summaries_view<T> const& runs, std::int64_t run, std:
           {end_states.data + run * end_states.stride[0] + head * end_states.stride[1], end_states.stride[2]}};
 }
 
-template <state_family F>
-double decay_at(float const* log_decays, std::int64_t d) noexcept {
-  return decay_of(static_cast<double>(log_decays[F::form == operator_form::scalar ? 0 : d]));
+double decay_at(operator_form form, float const* log_decays, std::int64_t d) noexcept {
+  return decay_of(static_cast<double>(log_decays[form == operator_form::scalar ? 0 : d]));
 }
 
-template <state_family F>
-void identity_head(state_dims const& dims, head_part<float> out) noexcept {
+status expect_form(operator_form form) noexcept {
+  switch (form) {
+    case operator_form::scalar:
+    case operator_form::diagonal:
+    case operator_form::dense: return status::ok;
+  }
+  return {status::invalid_argument, "form", static_cast<std::int64_t>(form), status::relation::at_most,
+          static_cast<std::int64_t>(operator_form::dense)};
+}
+
+void identity_head(operator_form form, state_dims const& dims, head_part<float> out) noexcept {
   std::int64_t const key_dim = dims.key_dim;
-  std::fill_n(out.op, operator_elements(F::form, key_dim), 0.0f);
-  if constexpr (F::form == operator_form::dense) {
+  std::fill_n(out.op, operator_elements(form, key_dim), 0.0f);
+  if (form == operator_form::dense) {
     for (std::int64_t d = 0; d < key_dim; ++d) out.op[d * key_dim + d] = 1.0f;
   }
   for (std::int64_t d = 0; d < key_dim; ++d) std::fill_n(out.end_state.row(d), dims.value_dim, 0.0f);
 }
 
-template <state_family F>
-void copy_head(state_dims const& dims, head_part<float const> in, head_part<float> out) noexcept {
-  std::copy_n(in.op, operator_elements(F::form, dims.key_dim), out.op);
+void copy_head(operator_form form, state_dims const& dims, head_part<float const> in, head_part<float> out) noexcept {
+  std::copy_n(in.op, operator_elements(form, dims.key_dim), out.op);
   for (std::int64_t d = 0; d < dims.key_dim; ++d)
     std::copy_n(in.end_state.row(d), dims.value_dim, out.end_state.row(d));
 }
 
 /// Where T is scalar or diagonal, `out` may be `earlier`.
-template <state_family F>
-void compose_head(state_dims const& dims, head_part<float const> later, head_part<float const> earlier,
-                  head_part<float> out) noexcept {
+void compose_head(operator_form form, state_dims const& dims, head_part<float const> later,
+                  head_part<float const> earlier, head_part<float> out) noexcept {
   std::int64_t const key_dim = dims.key_dim;
   std::int64_t const value_dim = dims.value_dim;
-  if constexpr (F::form == operator_form::dense) {
+  if (form == operator_form::dense) {
     left_operand const left{later.op, key_dim, 1};
     product(key_dim, key_dim, key_dim, left, {earlier.op, key_dim}, {out.op, key_dim}, store_mode::set);
     for (std::int64_t d = 0; d < key_dim; ++d) std::copy_n(later.end_state.row(d), value_dim, out.end_state.row(d));
     product(key_dim, value_dim, key_dim, left, earlier.end_state, out.end_state, store_mode::add);
   } else {
-    for (std::int64_t e = 0; e < operator_elements(F::form, key_dim); ++e) out.op[e] = later.op[e] + earlier.op[e];
+    for (std::int64_t e = 0; e < operator_elements(form, key_dim); ++e) out.op[e] = later.op[e] + earlier.op[e];
     for (std::int64_t d = 0; d < key_dim; ++d) {
-      decay_chain const chain{1, {decay_at<F>(later.op, d)}, {later.end_state.row(d)}};
+      decay_chain const chain{1, {decay_at(form, later.op, d)}, {later.end_state.row(d)}};
       decayed_sum(value_dim, chain, earlier.end_state.row(d), out.end_state.row(d));
     }
   }
@@ -106,16 +112,15 @@ void apply_dense(state_dims const& dims, float const* op, tensor_view<float cons
   }
 }
 
-template <state_family F>
-void apply_head(state_dims const& dims, head_part<float const> summary, tensor_view<float const, 2> in,
-                tensor_view<float, 2> out) noexcept {
-  if constexpr (F::form == operator_form::dense) apply_dense(dims, summary.op, in, out);
+void apply_head(operator_form form, state_dims const& dims, head_part<float const> summary,
+                tensor_view<float const, 2> in, tensor_view<float, 2> out) noexcept {
+  if (form == operator_form::dense) apply_dense(dims, summary.op, in, out);
   for (std::int64_t d = 0; d < dims.key_dim; ++d) {
     float const* const end_state = summary.end_state.row(d);
-    if constexpr (F::form == operator_form::dense) {
+    if (form == operator_form::dense) {
       for (std::int64_t c = 0; c < dims.value_dim; ++c) out(d, c) += end_state[c];
     } else {
-      double const decay = decay_at<F>(summary.op, d);
+      double const decay = decay_at(form, summary.op, d);
       for (std::int64_t c = 0; c < dims.value_dim; ++c) {
         out(d, c) = static_cast<float>(decay * static_cast<double>(in(d, c)) + static_cast<double>(end_state[c]));
       }
@@ -124,9 +129,8 @@ void apply_head(state_dims const& dims, head_part<float const> summary, tensor_v
 }
 
 /// Room for one head of a summary.
-template <state_family F>
-head_part<float> take_head(state_dims const& dims, scratch& memory) noexcept {
-  auto* const op = memory.take<float>(operator_elements(F::form, dims.key_dim));
+head_part<float> take_head(operator_form form, state_dims const& dims, scratch& memory) noexcept {
+  auto* const op = memory.take<float>(operator_elements(form, dims.key_dim));
   return {op, {memory.take<float>(dims.state_elements()), dims.value_dim}};
 }
 
@@ -135,17 +139,16 @@ std::int64_t head_bytes(operator_form form, state_dims const& dims) noexcept {
 }
 
 /// out = runs [first, first + chain length) after out, for scalar and diagonal T.
-template <state_family F>
-void fold_links(state_dims const& dims, const_summaries_view runs, std::int64_t first, std::int64_t head,
-                head_part<float> out) noexcept {
+void fold_links(operator_form form, state_dims const& dims, const_summaries_view runs, std::int64_t first,
+                std::int64_t head, head_part<float> out) noexcept {
   decay_chain chain{std::min(most_links, runs.operators.extent[0] - first), {}, {}};
   head_part<float const> links[most_links];
   for (std::int64_t i = 0; i < chain.links; ++i) {
     links[i] = part_of(runs, first + i, head);
-    for (std::int64_t e = 0; e < operator_elements(F::form, dims.key_dim); ++e) out.op[e] += links[i].op[e];
+    for (std::int64_t e = 0; e < operator_elements(form, dims.key_dim); ++e) out.op[e] += links[i].op[e];
   }
   constexpr std::int64_t tile = 32;
-  constexpr bool scalar = F::form == operator_form::scalar;
+  bool const scalar = form == operator_form::scalar;
   double decay[most_links][tile];
   for (std::int64_t d = 0; d < dims.key_dim; ++d) {
     if (d % tile == 0) {
@@ -161,51 +164,48 @@ void fold_links(state_dims const& dims, const_summaries_view runs, std::int64_t 
 }
 
 /// out = the fold of all runs, by way of `room` where T is dense.
-template <state_family F>
-void fold_head(state_dims const& dims, const_summaries_view runs, std::int64_t head, head_part<float> out,
-               head_part<float> room) noexcept {
-  copy_head<F>(dims, part_of(runs, 0, head), out);
-  if constexpr (F::form == operator_form::dense) {
+void fold_head(operator_form form, state_dims const& dims, const_summaries_view runs, std::int64_t head,
+               head_part<float> out, head_part<float> room) noexcept {
+  copy_head(form, dims, part_of(runs, 0, head), out);
+  if (form == operator_form::dense) {
     for (std::int64_t r = 1; r < runs.operators.extent[0]; ++r) {
-      compose_head<F>(dims, part_of(runs, r, head), out, room);
-      copy_head<F>(dims, room, out);
+      compose_head(form, dims, part_of(runs, r, head), out, room);
+      copy_head(form, dims, room, out);
     }
   } else {
-    for (std::int64_t r = 1; r < runs.operators.extent[0]; r += most_links) fold_links<F>(dims, runs, r, head, out);
+    for (std::int64_t r = 1; r < runs.operators.extent[0]; r += most_links) fold_links(form, dims, runs, r, head, out);
   }
 }
 
-template <state_family F>
-void fold_prefixes(state_dims const& dims, const_summaries_view runs, std::int64_t head,
+void fold_prefixes(operator_form form, state_dims const& dims, const_summaries_view runs, std::int64_t head,
                    summaries_view prefixes) noexcept {
-  copy_head<F>(dims, part_of(runs, 0, head), part_of(prefixes, 0, head));
+  copy_head(form, dims, part_of(runs, 0, head), part_of(prefixes, 0, head));
   for (std::int64_t r = 1; r < runs.operators.extent[0]; ++r) {
-    compose_head<F>(dims, part_of(runs, r, head), part_of(prefixes, r - 1, head), part_of(prefixes, r, head));
+    compose_head(form, dims, part_of(runs, r, head), part_of(prefixes, r - 1, head), part_of(prefixes, r, head));
   }
 }
 
-template <state_family F, class T>
-status expect_summaries(summary_names const& names, state_dims const& dims, std::int64_t runs,
+template <class T>
+status expect_summaries(summary_names const& names, operator_form form, state_dims const& dims, std::int64_t runs,
                         basic_summaries_view<T> const& summaries) noexcept {
   std::int64_t const heads = dims.value_heads;
   return first_failure(
-      expect_shape(names.operators, summaries.operators, {runs, heads, operator_elements(F::form, dims.key_dim)}),
+      expect_shape(names.operators, summaries.operators, {runs, heads, operator_elements(form, dims.key_dim)}),
       expect_shape(names.end_states, summaries.end_states, {runs, heads, dims.key_dim, dims.value_dim}));
 }
 
-template <state_family F>
-status check_fold(state_dims const& dims, const_summaries_view const& runs, summary_view const& out,
+status check_fold(operator_form form, state_dims const& dims, const_summaries_view const& runs, summary_view const& out,
                   summaries_view const& prefixes, host_exec const& ex) noexcept {
   std::int64_t const count = runs.operators.extent[0];
   bool const with_prefixes = !prefixes.empty();
-  auto checked =
-      first_failure(validate(dims), expect_summaries<F>({"runs.operators", "runs.end_states"}, dims, count, runs),
-                    expect_exec(ex, with_prefixes ? 0 : fold_workspace_bytes(F::form, dims, ex.threads)));
+  auto checked = first_failure(expect_form(form), validate(dims),
+                               expect_summaries({"runs.operators", "runs.end_states"}, form, dims, count, runs),
+                               expect_exec(ex, with_prefixes ? 0 : fold_workspace_bytes(form, dims, ex.threads)));
   if (checked == status::ok && with_prefixes) {
-    checked = expect_summaries<F>({"prefixes.operators", "prefixes.end_states"}, dims, count, prefixes);
+    checked = expect_summaries({"prefixes.operators", "prefixes.end_states"}, form, dims, count, prefixes);
   }
   if (checked == status::ok && !(with_prefixes && out.empty())) {
-    checked = expect_summary<F>({"out.operators", "out.end_states"}, dims, out);
+    checked = expect_summary({"out.operators", "out.end_states"}, form, dims, out);
   }
   return first_failure(checked, expect_apart_summaries("prefixes overlap runs", prefixes, runs),
                        expect_apart_summaries("out overlaps runs", out, runs),
@@ -214,48 +214,47 @@ status check_fold(state_dims const& dims, const_summaries_view const& runs, summ
 
 }  // namespace
 
-template <state_family F>
-status set_identity(state_dims const& dims, summary_view out, host_exec const& ex) {
-  auto const checked = first_failure(validate(dims), expect_summary<F>({"out.operators", "out.end_states"}, dims, out),
-                                     expect_exec(ex, 0));
+status set_identity(operator_form form, state_dims const& dims, summary_view out, host_exec const& ex) {
+  auto const checked =
+      first_failure(expect_form(form), validate(dims),
+                    expect_summary({"out.operators", "out.end_states"}, form, dims, out), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
   tell(ex, "algebra.set_identity");
   parallel_for(ex.threads, dims.value_heads,
-               [&](std::int64_t head, int) { identity_head<F>(dims, part_of(out, head)); });
+               [&](std::int64_t head, int) { identity_head(form, dims, part_of(out, head)); });
   return status::ok;
 }
 
-template <state_family F>
-status compose(state_dims const& dims, const_summary_view later, const_summary_view earlier, summary_view out,
-               host_exec const& ex) {
-  auto const checked =
-      first_failure(validate(dims), expect_summary<F>({"later.operators", "later.end_states"}, dims, later),
-                    expect_summary<F>({"earlier.operators", "earlier.end_states"}, dims, earlier),
-                    expect_summary<F>({"out.operators", "out.end_states"}, dims, out),
-                    expect_apart_summaries("out overlaps later", out, later),
-                    expect_apart_summaries("out overlaps earlier", out, earlier), expect_exec(ex, 0));
+status compose(operator_form form, state_dims const& dims, const_summary_view later, const_summary_view earlier,
+               summary_view out, host_exec const& ex) {
+  auto const checked = first_failure(expect_form(form), validate(dims),
+                                     expect_summary({"later.operators", "later.end_states"}, form, dims, later),
+                                     expect_summary({"earlier.operators", "earlier.end_states"}, form, dims, earlier),
+                                     expect_summary({"out.operators", "out.end_states"}, form, dims, out),
+                                     expect_apart_summaries("out overlaps later", out, later),
+                                     expect_apart_summaries("out overlaps earlier", out, earlier), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
   tell(ex, "algebra.compose");
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {
     flush_subnormals const guard;
-    compose_head<F>(dims, part_of(later, head), part_of(earlier, head), part_of(out, head));
+    compose_head(form, dims, part_of(later, head), part_of(earlier, head), part_of(out, head));
   });
   return status::ok;
 }
 
-template <state_family F>
-status apply(state_dims const& dims, const_summary_view summary, tensor_view<float const, 3> in,
+status apply(operator_form form, state_dims const& dims, const_summary_view summary, tensor_view<float const, 3> in,
              tensor_view<float, 3> out, host_exec const& ex) {
   auto const states = std::array<std::int64_t, 3>{dims.value_heads, dims.key_dim, dims.value_dim};
-  auto const checked = first_failure(
-      validate(dims), expect_summary<F>({"summary.operators", "summary.end_states"}, dims, summary),
-      expect_shape("in", in, states, last_stride::any), expect_shape("out", out, states, last_stride::any),
-      expect_apart("out overlaps in", out, in), expect_exec(ex, 0));
+  auto const checked = first_failure(expect_form(form), validate(dims),
+                                     expect_summary({"summary.operators", "summary.end_states"}, form, dims, summary),
+                                     expect_shape("in", in, states, last_stride::any),
+                                     expect_shape("out", out, states, last_stride::any),
+                                     expect_apart("out overlaps in", out, in), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
   tell(ex, "algebra.apply");
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {
     flush_subnormals const guard;
-    apply_head<F>(dims, part_of(summary, head), in[head], out[head]);
+    apply_head(form, dims, part_of(summary, head), in[head], out[head]);
   });
   return status::ok;
 }
@@ -264,40 +263,25 @@ std::int64_t fold_workspace_bytes(operator_form form, state_dims const& dims, in
   return head_bytes(form, dims) * std::max(threads, 1) + scratch_alignment;
 }
 
-template <state_family F>
-status fold(state_dims const& dims, const_summaries_view runs, summary_view out, summaries_view prefixes,
-            host_exec const& ex) {
-  if (auto const s = check_fold<F>(dims, runs, out, prefixes, ex); s != status::ok) return s;
+status fold(operator_form form, state_dims const& dims, const_summaries_view runs, summary_view out,
+            summaries_view prefixes, host_exec const& ex) {
+  if (auto const s = check_fold(form, dims, runs, out, prefixes, ex); s != status::ok) return s;
   tell(ex, "algebra.fold");
   auto const count = runs.operators.extent[0];
-  auto const bytes = static_cast<std::size_t>(head_bytes(F::form, dims));
+  auto const bytes = static_cast<std::size_t>(head_bytes(form, dims));
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int worker) {
     flush_subnormals const guard;
     if (count == 0) {
-      if (!out.empty()) identity_head<F>(dims, part_of(out, head));
+      if (!out.empty()) identity_head(form, dims, part_of(out, head));
     } else if (!prefixes.empty()) {
-      fold_prefixes<F>(dims, runs, head, prefixes);
-      if (!out.empty()) copy_head<F>(dims, part_of(prefixes, count - 1, head), part_of(out, head));
+      fold_prefixes(form, dims, runs, head, prefixes);
+      if (!out.empty()) copy_head(form, dims, part_of(prefixes, count - 1, head), part_of(out, head));
     } else {
       scratch memory{ex.workspace.subspan(static_cast<std::size_t>(worker) * bytes)};
-      fold_head<F>(dims, runs, head, part_of(out, head), take_head<F>(dims, memory));
+      fold_head(form, dims, runs, head, part_of(out, head), take_head(form, dims, memory));
     }
   });
   return status::ok;
 }
-
-#define HYPIC_INSTANTIATE(F)                                                                                    \
-  template HYPIC_API status set_identity<F>(state_dims const&, summary_view, host_exec const&);                 \
-  template HYPIC_API status compose<F>(state_dims const&, const_summary_view, const_summary_view, summary_view, \
-                                       host_exec const&);                                                       \
-  template HYPIC_API status apply<F>(state_dims const&, const_summary_view, tensor_view<float const, 3>,        \
-                                     tensor_view<float, 3>, host_exec const&);                                  \
-  template HYPIC_API status fold<F>(state_dims const&, const_summaries_view, summary_view, summaries_view,      \
-                                    host_exec const&);
-HYPIC_INSTANTIATE(retnet)
-HYPIC_INSTANTIATE(gla)
-HYPIC_INSTANTIATE(gated_deltanet)
-HYPIC_INSTANTIATE(kda)
-#undef HYPIC_INSTANTIATE
 
 }  // namespace hypic::inline v0

@@ -11,11 +11,11 @@ struct summary_names {
   char const* end_states;
 };
 
-template <state_family F, class T>
-status expect_summary(summary_names const& names, state_dims const& dims,
+template <class T>
+status expect_summary(summary_names const& names, operator_form form, state_dims const& dims,
                       basic_summary_view<T> const& summary) noexcept {
   return first_failure(
-      expect_shape(names.operators, summary.operators, {dims.value_heads, operator_elements(F::form, dims.key_dim)}),
+      expect_shape(names.operators, summary.operators, {dims.value_heads, operator_elements(form, dims.key_dim)}),
       expect_shape(names.end_states, summary.end_states, {dims.value_heads, dims.key_dim, dims.value_dim}));
 }
 

@@ -42,7 +42,7 @@ status check_record(seam_span const& span, cached_span const& record, state_dims
     if (s != status::ok) return s;
   }
   if (!span.has_body) return status::ok;
-  return expect_summary<F>({"records.body.operators", "records.body.end_states"}, dims, record.body);
+  return expect_summary({"records.body.operators", "records.body.end_states"}, F::form, dims, record.body);
 }
 
 template <state_family F>

@@ -31,7 +31,7 @@ status check(prefill_plan const& plan, query_rows_view const& in, prefill_output
       expect_entries("out.flags", out.flags.size(), runs), expect_exec(ex, plan.workspace_bytes(ex.threads)));
   if (checked != status::ok) return checked;
   for (auto const& body : out.bodies) {
-    auto const s = expect_summary<F>({"out.bodies.operators", "out.bodies.end_states"}, plan.dims, body);
+    auto const s = expect_summary({"out.bodies.operators", "out.bodies.end_states"}, F::form, plan.dims, body);
     if (s != status::ok) return s;
   }
   row_names const names{"out.heads.k", "out.heads.v", "out.heads.gates", "out.heads.beta"};

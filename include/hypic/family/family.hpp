@@ -38,15 +38,21 @@ HYPIC_API status validate(state_dims const& dims) noexcept;
 /// Run-time name of a shipped family. Values are append-only: records carry them.
 enum class family_id : std::uint8_t { retnet = 0, gla = 1, gated_deltanet = 2, kda = 3 };
 
-/// A state family: an empty type that says how one token maps the state, S_t = A_t S_(t-1) + B_t.
+/// A family as the algebra of segments sees it: an empty type that names the form of its operators. A host's own
+/// families need no more to be composed, applied and folded.
+template <class F>
+concept operator_family = std::is_empty_v<F> && requires {
+  { F::form } -> std::convertible_to<operator_form>;
+};
+
+/// A shipped state family: an empty type that says how one token maps the state, S_t = A_t S_(t-1) + B_t.
 ///   gate_per_channel  false: one decay a head and token; true: one a key channel
 ///   delta_rule        false: A = Diag(a), B = k v^T
 ///                     true:  A = (I - b k k^T) Diag(a), B = b k v^T
 ///   form              the form of the operator that these steps compose to
 template <class F>
-concept state_family = std::is_empty_v<F> && requires {
+concept state_family = operator_family<F> && requires {
   { F::id } -> std::convertible_to<family_id>;
-  { F::form } -> std::convertible_to<operator_form>;
   { F::gate_per_channel } -> std::convertible_to<bool>;
   { F::delta_rule } -> std::convertible_to<bool>;
 };
