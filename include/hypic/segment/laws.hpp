@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <span>
 #include <vector>
 
 #include "hypic/segment/run_steps.hpp"
@@ -24,25 +24,16 @@ struct law_report {
 namespace laws_detail {
 
 /// |found - wanted| / |wanted|, the norm of `wanted` being at least 1e-30. NaN where an element is.
-template <class Found, class Wanted>
-double distance(std::vector<Found> const& found, std::vector<Wanted> const& wanted) {
-  double difference = 0.0, size = 0.0;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    auto const w = static_cast<double>(wanted[i]);
-    auto const d = static_cast<double>(found[i]) - w;
-    difference += d * d;
-    size += w * w;
-  }
-  return std::sqrt(difference) / std::max(std::sqrt(size), 1e-30);
-}
+HYPIC_API double distance(std::span<double const> found, std::span<double const> wanted) noexcept;
+HYPIC_API double distance(std::span<float const> found, std::span<float const> wanted) noexcept;
 
 /// A NaN is the worst of all and stays.
-inline void keep_worst(double& worst, double error) {
-  if (!std::isnan(worst) && !(error <= worst)) worst = error;
-}
+HYPIC_API void keep_worst(double& worst, double error) noexcept;
 
 /// Numbers of either sign below 1 that no step is likely to be blind to.
-inline double sample(std::int64_t i) { return std::sin(1.0 + 12.9898 * static_cast<double>(i)); }
+HYPIC_API double sample(std::int64_t i) noexcept;
+
+inline constexpr auto not_a_number = std::numeric_limits<float>::quiet_NaN();
 
 /// A summary and the state that goes through it, with memory of their own.
 struct run_result {
@@ -79,7 +70,7 @@ run_result run(state_dims const& dims, std::int64_t first, std::int64_t tokens, 
   auto const shifted = [&](std::int64_t t, std::int32_t head) { return row_at(first + t, head); };
   auto const outcome = run_steps<F>(dims, tokens, shifted, {}, {.states = out.states(), .summary = out.summary()},
                                     {.workspace = memory});
-  if (outcome != status::ok) out.op.assign(out.op.size(), std::nanf(""));
+  if (outcome != status::ok) out.op.assign(out.op.size(), not_a_number);
   return out;
 }
 
@@ -152,13 +143,15 @@ std::array<law_report, 5> check_laws(state_dims const& dims, std::int64_t tokens
     auto earlier = laws_detail::run<F>(dims, 0, split, row_at);
     auto later = laws_detail::run<F>(dims, split, tokens - split, row_at);
     auto const outcome = compose<F>(dims, later.summary(), earlier.summary(), composed.summary(), {});
-    auto const error = outcome == status::ok ? laws_detail::distance(composed, whole) : std::nan("");
+    auto const error =
+        outcome == status::ok ? laws_detail::distance(composed, whole) : static_cast<double>(laws_detail::not_a_number);
     laws_detail::keep_worst(reports[3].error, error);
   }
 
   laws_detail::run_result start(dims), applied(dims);
   auto const outcome = apply<F>(dims, whole.summary(), start.states(), applied.states(), {});
-  reports[4].error = outcome == status::ok ? laws_detail::distance(applied.state, whole.state) : std::nan("");
+  reports[4].error = outcome == status::ok ? laws_detail::distance(applied.state, whole.state)
+                                           : static_cast<double>(laws_detail::not_a_number);
   return reports;
 }
 

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 #include "hypic/algebra/summary.hpp"
 #include "hypic/core/exec.hpp"
@@ -41,15 +39,14 @@ status run_steps(state_dims const& dims, std::int64_t tokens, RowAt&& row_at, te
   if (auto const s = check_steps(dims, tokens, q, out, ex); s != status::ok) return s;
   auto const dk = dims.key_dim;
   auto const dv = dims.value_dim;
-  void* room = ex.workspace.data();
-  std::size_t bytes = ex.workspace.size();
-  auto* const memory = static_cast<double*>(std::align(alignof(double), sizeof(double), room, bytes));
+  auto const past = reinterpret_cast<std::uintptr_t>(ex.workspace.data()) % alignof(double);
+  auto* const memory = reinterpret_cast<double*>(ex.workspace.data() + (past == 0 ? 0 : alignof(double) - past));
   step_state const state{memory, dk, dv};
   step_state const end_state{memory + dims.state_elements(), dk, dv};
   step_state const op{memory + 2 * dims.state_elements(), dk, dk};
 
   for (std::int32_t head = 0; head < dims.value_heads; ++head) {
-    std::fill_n(memory, 2 * dims.state_elements() + std::int64_t{dk} * dk, 0.0);
+    for (std::int64_t i = 0; i < 2 * dims.state_elements() + std::int64_t{dk} * dk; ++i) memory[i] = 0.0;
     for (std::int32_t d = 0; d < dk; ++d) {
       op(d, d) = 1.0;
       for (std::int32_t c = 0; c < dv && !out.states.empty(); ++c)
