@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/decay.hpp"
+#include "hypic/core/instruction_set.hpp"
 
 // Each kernel is written once, as a template over the vector width, and compiled for several instruction sets in
 // functions that carry the target; the widest that the processor has is picked at run time. No set is allowed to fuse
@@ -365,25 +366,45 @@ template <class Kernel, class... Arguments>
 }
 #endif
 
-/// The function that runs `Kernel` with the widest vectors of this processor.
-template <class Kernel, class... Arguments>
-auto widest() noexcept -> void (*)(Arguments...) noexcept {
+enum class vector_level : std::uint8_t { bytes_16, bytes_32, bytes_64 };
+
+/// The widest vectors of this processor.
+vector_level widest_level() noexcept {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return on_avx512<Kernel, Arguments...>;
+    return vector_level::bytes_64;
   }
-  if (__builtin_cpu_supports("avx2")) return on_avx2<Kernel, Arguments...>;
+  if (__builtin_cpu_supports("avx2")) return vector_level::bytes_32;
+#endif
+  return vector_level::bytes_16;
+}
+
+/// The function that runs `Kernel` with the vectors of a level, which the processor has.
+template <class Kernel, class... Arguments>
+auto function_for([[maybe_unused]] vector_level level) noexcept -> void (*)(Arguments...) noexcept {
+#if defined(__x86_64__)
+  if (level == vector_level::bytes_64) return on_avx512<Kernel, Arguments...>;
+  if (level == vector_level::bytes_32) return on_avx2<Kernel, Arguments...>;
 #endif
   return on_baseline<Kernel, Arguments...>;
 }
 
 template <class Kernel, class... Arguments>
 void dispatch(Arguments... arguments) noexcept {
-  static auto const kernel = widest<Kernel, Arguments...>();
+  static auto const kernel = function_for<Kernel, Arguments...>(widest_level());
   kernel(arguments...);
 }
 
 }  // namespace
+
+char const* host_instruction_set() noexcept {
+  switch (widest_level()) {
+    case vector_level::bytes_64: return "avx512";
+    case vector_level::bytes_32: return "avx2";
+    case vector_level::bytes_16: break;
+  }
+  return "baseline";
+}
 
 void product(std::int64_t rows, std::int64_t columns, std::int64_t inner, left_operand left,
              matrix_view<float const> right, matrix_view<float> out, store_mode mode) noexcept {

@@ -42,6 +42,16 @@ constexpr std::string_view words_of(status::relation relation) noexcept {
   return "";
 }
 
+/// What was found of the argument: "q", "q.extent[2]", "q.stride[0]".
+std::string subject(status const& outcome) {
+  switch (outcome.measured()) {
+    case status::measure::extent: return fmt::format("{}.extent[{}]", outcome.argument(), outcome.dimension());
+    case status::measure::stride: return fmt::format("{}.stride[{}]", outcome.argument(), outcome.dimension());
+    case status::measure::none: break;
+  }
+  return outcome.argument();
+}
+
 }  // namespace
 
 std::string message(status const& outcome) {
@@ -49,8 +59,8 @@ std::string message(status const& outcome) {
   std::string_view const argument = outcome.argument();
   if (argument.empty()) return std::string{words.name};
   if (outcome.wanted() == status::relation::none) return fmt::format("{}: {} {}", words.name, argument, words.meaning);
-  return fmt::format("{}: {} is {}, expected {} {}", words.name, argument, outcome.found(), words_of(outcome.wanted()),
-                     outcome.expected());
+  return fmt::format("{}: {} is {}, expected {} {}", words.name, subject(outcome), outcome.found(),
+                     words_of(outcome.wanted()), outcome.expected());
 }
 
 }  // namespace hypic::inline v0

@@ -21,14 +21,16 @@ constexpr status expect_shape(char const* argument, tensor_view<T, Rank, Space> 
   auto const has_zero = [](auto const& extents) { return std::ranges::find(extents, 0) != extents.end(); };
   if (has_zero(wanted) && has_zero(view.extent)) return status::ok;
   for (std::size_t d = 0; d < wanted.size(); ++d) {
-    if (view.extent[d] < 0) return {status::invalid_shape, argument, view.extent[d], status::relation::at_least, 0};
-    if (view.extent[d] != wanted[d]) {
-      return {status::invalid_shape, argument, view.extent[d], status::relation::equal_to, wanted[d]};
-    }
+    if (view.extent[d] >= 0 && view.extent[d] == wanted[d]) continue;
+    bool const negative = view.extent[d] < 0;
+    return status{status::invalid_shape, argument, view.extent[d],
+                  negative ? status::relation::at_least : status::relation::equal_to, negative ? 0 : wanted[d]}
+        .in(status::measure::extent, static_cast<int>(d));
   }
   if (view.empty()) return {status::invalid_shape, argument};
   if (last == last_stride::unit && view.extent.back() > 1 && view.stride.back() != 1) {
-    return {status::invalid_shape, argument, view.stride.back(), status::relation::equal_to, 1};
+    return status{status::invalid_shape, argument, view.stride.back(), status::relation::equal_to, 1}.in(
+        status::measure::stride, Rank - 1);
   }
   return status::ok;
 }

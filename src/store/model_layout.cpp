@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hypic/core/instruction_set.hpp"
 #include "hypic/core/version.hpp"
 #include "hypic/segment/seam_attention.hpp"
 #include "hypic/segment/segment_prefill.hpp"
@@ -94,9 +95,11 @@ void encode(encoder& out, attention_layer const& layer) {
   encode(out, layer.rotary);
 }
 
-/// What the library itself adds to the bits: the version, the back end and the sizes at which it splits its work.
+/// What the library itself adds to the bits: the version, the back end with its instruction set, and the sizes at which
+/// it splits its work.
 void encode_library(encoder& out) {
   out.text("host");
+  out.text(host_instruction_set());
   out.number(header_version.major);
   out.number(header_version.minor);
   out.number(header_version.patch);

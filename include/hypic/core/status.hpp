@@ -31,17 +31,30 @@ class [[nodiscard]] status {
   /// How `found` has to relate to `expected`.
   enum class relation : std::int32_t { none, equal_to, at_least, at_most, multiple_of };
 
+  /// What of a tensor `found` is: nothing of one, or the extent or the stride of one dimension.
+  enum class measure : std::int8_t { none, extent, stride };
+
   constexpr status(code value = ok) noexcept : code_(value) {}  // NOLINT: a code is a status
   constexpr status(code value, char const* argument) noexcept : code_(value), argument_(argument) {}
   constexpr status(code value, char const* argument, std::int64_t found, relation wanted,
                    std::int64_t expected) noexcept
       : code_(value), relation_(wanted), argument_(argument), found_(found), expected_(expected) {}
 
+  /// The same status about one dimension of the argument.
+  constexpr status in(measure what, int dimension) const noexcept {
+    status about = *this;
+    about.measure_ = what;
+    about.dimension_ = static_cast<std::int8_t>(dimension);
+    return about;
+  }
+
   constexpr code value() const noexcept { return code_; }
   constexpr char const* argument() const noexcept { return argument_; }
   constexpr std::int64_t found() const noexcept { return found_; }
   constexpr std::int64_t expected() const noexcept { return expected_; }
   constexpr relation wanted() const noexcept { return relation_; }
+  constexpr measure measured() const noexcept { return measure_; }
+  constexpr int dimension() const noexcept { return dimension_; }  ///< read where something was measured
 
   /// Two outcomes are equal when their codes are.
   friend constexpr bool operator==(status const& left, status const& right) noexcept {
@@ -52,6 +65,8 @@ class [[nodiscard]] status {
  private:
   code code_ = ok;
   relation relation_ = relation::none;
+  measure measure_ = measure::none;
+  std::int8_t dimension_ = 0;
   char const* argument_ = "";
   std::int64_t found_ = 0;
   std::int64_t expected_ = 0;
