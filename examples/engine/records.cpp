@@ -58,7 +58,7 @@ void canonical_mixer::tails(std::int32_t layer, hypic::tensor_view<float const, 
   std::fill_n(tails.data, tails.size(), 0.0f);
   auto const kept = record_.layout.tail(layer, record_.block.data());
   for (std::int64_t i = 0; i < kept.extent[0]; ++i)
-    std::copy_n(&raw(rows() - kept.extent[0] + i, 0), kept.extent[1], &kept(i, 0));
+    std::copy_n(&raw(rows() - kept.extent[0] + i, 0), kept.extent[2], &kept(i, 0, 0));
 }
 
 void canonical_mixer::linear(std::int32_t layer, hypic::query_rows_view const& in, hypic::tensor_view<float, 3> o) {

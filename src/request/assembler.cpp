@@ -85,6 +85,18 @@ void copy_rows(tensor_view<float const, 3> in, tensor_view<float, 3> out) {
   for (std::int64_t row = 0; row < out.extent[0]; ++row) copy_rows(in[row], out[row]);
 }
 
+/// Columns [first, first + count) of every row.
+template <class T>
+tensor_view<T, 2> columns(tensor_view<T, 2> view, std::int64_t first, std::int64_t count) noexcept {
+  return {view.data + first, {view.extent[0], count}, view.stride};
+}
+
+/// One group of a tail: [rows, channels of the group].
+tensor_view<float const, 2> group_of(tensor_view<float const, 3> const& tail, std::int64_t group) noexcept {
+  if (tail.empty()) return {};
+  return {tail.data + group * tail.stride[1], {tail.extent[0], tail.extent[2]}, {tail.stride[0], tail.stride[2]}};
+}
+
 void clear_rows(tensor_view<float, 2> out) {
   for (std::int64_t row = 0; row < out.extent[0]; ++row) std::fill_n(&out(row, 0), out.extent[1], 0.0f);
 }
@@ -124,7 +136,10 @@ result<assembler> assembler::make(model_layout const& layout, batch_plan plan, s
 
 assembler::linear_walk assembler::make_linear_walk(std::int32_t layer, linear_layer const& shape, repair_plan plan,
                                                    std::span<record_view const> records) const {
-  linear_walk walk{.plan = std::move(plan), .tail_rows = shape.tail_rows, .tail_channels = shape.tail_channels};
+  linear_walk walk{.plan = std::move(plan),
+                   .tail_rows = shape.tail_rows,
+                   .tail_channels = shape.tail_channels,
+                   .tail_groups = shape.tail_groups};
   walk.tails.resize(plan_.runs.size());
   for_each_cached(plan_, records, [&](forwarded_run const& run, planned_span const& span, record_view const& record) {
     walk.turns.push_back(shape.rotary ? make_rotation(*shape.rotary, span.turn) : rotation{});
@@ -225,10 +240,15 @@ void assembler::walk_tails(linear_walk const& walk, seam_chain const& chain, ten
     if (after.empty()) return;
     auto const i = static_cast<std::size_t>(span);
     auto const& run = plan_.runs[i];
-    auto const outcome =
-        continue_tail(tails[span], span_of(plan_, run).tokens, raw.rows(run.first_row, run.rows), walk.tails[i], after);
-    assert(outcome == status::ok);  // the shapes are the plan's own
-    static_cast<void>(outcome);
+    auto const width = walk.tail_channels / walk.tail_groups;
+    for (std::int64_t group = 0; group < walk.tail_groups; ++group) {
+      auto const of = [&](auto const& view) { return columns(view, group * width, width); };
+      auto const outcome =
+          continue_tail(of(tails[span]), span_of(plan_, run).tokens, of(raw.rows(run.first_row, run.rows)),
+                        group_of(walk.tails[i], group), of(after));
+      assert(outcome == status::ok);  // the shapes are the plan's own
+      static_cast<void>(outcome);
+    }
   }
 }
 

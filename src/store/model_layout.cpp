@@ -45,6 +45,11 @@ status check(linear_layer const& layer) noexcept {
       s != status::ok) {
     return s;
   }
+  if (auto const s = expect_at_least("tail_groups", layer.tail_groups, 1); s != status::ok) return s;
+  if (layer.tail_channels % layer.tail_groups != 0) {
+    return {status::invalid_shape, "tail_channels", layer.tail_channels, status::relation::multiple_of,
+            layer.tail_groups};
+  }
   auto const form = with_family(layer.family, [](auto family) { return family.form; });
   if (layer.rotary && form != operator_form::scalar) {
     return {status::unsupported, "rotary embedding under a diagonal or dense operator"};
@@ -84,6 +89,7 @@ void encode(encoder& out, linear_layer const& layer) {
   out.number(static_cast<int>(layer.options.gates));
   out.number(layer.tail_rows);
   out.number(layer.tail_channels);
+  out.number(layer.tail_groups);
   encode(out, layer.rotary);
 }
 

@@ -111,7 +111,8 @@ void add_parts(part_list& parts, std::size_t index, linear_layer const& layer, s
   parts.add(index, part_kind::head_keys, dims.key_heads, checked_size{head_rows} * dims.key_dim);
   parts.add(index, part_kind::linear_state, dims.value_heads,
             state_arrays{layer, head_rows, tokens > head_rows}.size());
-  parts.add(index, part_kind::tail, 1, checked_size{tail_length(layer, tokens)} * layer.tail_channels);
+  parts.add(index, part_kind::tail, layer.tail_groups,
+            checked_size{tail_length(layer, tokens)} * (layer.tail_channels / layer.tail_groups));
 }
 
 void add_parts(part_list& parts, std::size_t index, attention_layer const& layer, std::int64_t tokens, std::int64_t) {
@@ -182,11 +183,10 @@ basic_summary_view<Element> body_view(record_layout const& layout, linear_layer 
 }
 
 template <class Element, class Byte>
-tensor_view<Element, 2> tail_view(record_layout const& layout, linear_layer const& layer, std::int32_t index,
+tensor_view<Element, 3> tail_view(record_layout const& layout, linear_layer const& layer, std::int32_t index,
                                   Byte* block) noexcept {
-  std::int64_t const channels = layer.tail_channels;
   head_parts const parts{layout, index, part_kind::tail, block};
-  return {parts.data, {tail_length(layer, layout.tokens()), channels}, {channels, 1}};
+  return parts.rows(0, tail_length(layer, layout.tokens()), layer.tail_groups, layer.tail_channels / layer.tail_groups);
 }
 
 template <class Byte>
@@ -268,10 +268,10 @@ const_summary_view record_layout::body(std::int32_t layer, std::byte const* bloc
   return body_view<float const>(*this, layer_of<linear_layer>(layers_, layer), layer, block);
 }
 
-tensor_view<float, 2> record_layout::tail(std::int32_t layer, std::byte* block) const noexcept {
+tensor_view<float, 3> record_layout::tail(std::int32_t layer, std::byte* block) const noexcept {
   return tail_view<float>(*this, layer_of<linear_layer>(layers_, layer), layer, block);
 }
-tensor_view<float const, 2> record_layout::tail(std::int32_t layer, std::byte const* block) const noexcept {
+tensor_view<float const, 3> record_layout::tail(std::int32_t layer, std::byte const* block) const noexcept {
   return tail_view<float const>(*this, layer_of<linear_layer>(layers_, layer), layer, block);
 }
 

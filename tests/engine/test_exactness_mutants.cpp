@@ -216,7 +216,7 @@ void keep_stale_tail(exactness_case& of, subject const& with) {
       if (previous == nullptr) return;
       auto const stale = previous->layout.tail(layer, previous->block.data());
       for (std::int64_t row = 0; row < tail.extent[0]; ++row)
-        for (std::int64_t c = 0; c < tail.extent[1]; ++c) tail(row, c) = stale(row, c);
+        for (std::int64_t c = 0; c < tail.extent[2]; ++c) tail(row, 0, c) = stale(row, 0, c);
     });
     auto const same = [&](auto const& entry) { return entry.second.record.tokens == record.tokens; };
     previous = &std::find_if(untouched.begin(), untouched.end(), same)->second.record;
@@ -227,7 +227,7 @@ void forget_tail(exactness_case& of, subject const& with) {
   for_each_record(of, [&](std::int64_t, segment_record& record) {
     for_each_layer<hypic::linear_layer>(with.layout(), [&](std::int32_t layer, auto const&) {
       auto const tail = record.layout.tail(layer, record.block.data());
-      for (std::int64_t row = 0; row < tail.extent[0]; ++row) std::fill_n(&tail(row, 0), tail.extent[1], 0.0f);
+      for (std::int64_t row = 0; row < tail.extent[0]; ++row) std::fill_n(&tail(row, 0, 0), tail.extent[2], 0.0f);
     });
   });
 }

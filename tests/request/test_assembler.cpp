@@ -21,7 +21,7 @@ constexpr std::int32_t retention = 2;
 rotary_embedding rotary() { return {{1.0, 0.1, 0.01, 0.001}, rotary_pairing::rotate_half}; }
 
 /// A Gated DeltaNet layer with a convolution, an attention layer, a RetNet layer.
-model_layout small_layout() {
+model_layout small_layout(std::int32_t tail_groups = 1) {
   model_layout layout;
   linear_layer first;
   first.family = family_id::gated_deltanet;
@@ -29,6 +29,7 @@ model_layout small_layout() {
   first.options.l2_normalize = true;
   first.tail_rows = 3;
   first.tail_channels = 6;
+  first.tail_groups = tail_groups;
   layout.layers.emplace_back(first);
   layout.layers.emplace_back(
       attention_layer{.query_heads = 2, .kv_heads = 1, .key_dim = 8, .value_dim = 8, .rotary = rotary()});
@@ -107,7 +108,8 @@ prompt_span span_of(span_kind kind, std::int64_t tokens, unsigned char name = 0)
 
 /// A prompt of two records with fresh spans between them, and a short segment.
 struct small_case {
-  model_layout model = small_layout();
+  std::int32_t tail_groups = 1;
+  model_layout model = small_layout(tail_groups);
   std::vector<record_data> records{random_record(model, 20, 1), random_record(model, 12, 2)};
   std::vector<prompt_span> spans{span_of(span_kind::cached, 20, 1), span_of(span_kind::fresh, 3),
                                  span_of(span_kind::cached, 12, 2), span_of(span_kind::cached, 2, 3),
@@ -231,6 +233,15 @@ TEST_CASE("Assembling a prompt in two ranges of spans, wherever it is cut, gives
 TEST_CASE("Assembly gives the same bits on one thread and on two") {
   small_case const of;
   check_same(run_whole(of, 2), run_whole(of, 1));
+}
+
+TEST_CASE("However a tail is cut into groups, assembly gives the same bits") {
+  auto const expected = run_whole({}, 1);
+  for (std::int32_t const groups : {2, 3, 6}) {
+    auto const found = run_whole({groups}, 1);
+    CHECK(same_bits(found.tails, expected.tails));
+    check_same(found, expected);
+  }
 }
 
 TEST_CASE("A moved assembler works as before") {

@@ -138,7 +138,7 @@ TEST_CASE("windows have the shapes of their layers", "[store][record]") {
   CHECK(gla_head.beta.empty());
   CHECK(layout.body(1, bytes).operators.extent == extents<2>{3, 5});
   CHECK(layout.body(1, bytes).end_states.extent == extents<3>{3, 5, 2});
-  CHECK(layout.tail(1, bytes).extent == extents<2>{0, 0});
+  CHECK(layout.tail(1, bytes).extent == extents<3>{0, 1, 0});
 
   auto const delta_head = layout.head(3, bytes);
   CHECK(delta_head.k.extent == extents<3>{4, 2, 3});
@@ -146,7 +146,7 @@ TEST_CASE("windows have the shapes of their layers", "[store][record]") {
   CHECK(delta_head.gates.extent == extents<3>{4, 4, 1});
   CHECK(delta_head.beta.extent == extents<2>{4, 4});
   CHECK(layout.body(3, bytes).operators.extent == extents<2>{4, 9});
-  CHECK(layout.tail(3, bytes).extent == extents<2>{3, 6});
+  CHECK(layout.tail(3, bytes).extent == extents<3>{3, 1, 6});
 
   CHECK(layout.body(0, bytes).operators.extent == extents<2>{2, 1});
   CHECK(layout.head(5, bytes).gates.extent == extents<3>{4, 2, 4});
@@ -206,9 +206,27 @@ TEST_CASE("within a part the arrays lie in the order of layout revision 1", "[st
   CHECK(at(state, &head.beta(0, 2)) == 48);
   CHECK(at(state, &head.beta(3, 2)) == 51);
   CHECK(at({3, part_kind::head_keys, 1}, &head.k(1, 1, 0)) == 3);
-  CHECK(at({3, part_kind::tail, 0}, &layout.tail(3, block.data())(1, 0)) == 6);
+  CHECK(at({3, part_kind::tail, 0}, &layout.tail(3, block.data())(1, 0, 0)) == 6);
   CHECK(at({2, part_kind::keys_values, 1}, &layout.keys(2, block.data())(1, 1, 0)) == 4);
   CHECK(at({2, part_kind::keys_values, 1}, &layout.values(2, block.data())(0, 1, 0)) == 36);
+}
+
+TEST_CASE("a tail in groups is a part each, whose window covers their channels in order", "[store][record]") {
+  auto linear = make_linear(family_id::gated_deltanet, {2, 2, 64, 64}, 3);
+  linear.tail_channels = 384;
+  linear.tail_groups = 4;
+  auto const model = model_of(8, linear);
+  auto const layout = *record_layout::make(model, 100);
+  CHECK(layout.parts().size() == 2 + 2 + 4);
+  std::vector<std::byte> block(static_cast<std::size_t>(layout.bytes()));
+  auto const tail = layout.tail(0, block.data());
+  CHECK(tail.extent == extents<3>{3, 4, 96});
+  for (std::int32_t group = 0; group < 4; ++group) {
+    auto const& part = layout.parts()[static_cast<std::size_t>(layout.find({0, part_kind::tail, group}))];
+    CHECK(part.bytes == 4 * 3 * 96);
+    CHECK(reinterpret_cast<std::byte*>(&tail(0, group, 0)) == block.data() + part.offset);
+    CHECK(reinterpret_cast<std::byte*>(&tail(2, group, 95)) == block.data() + part.offset + part.bytes - 4);
+  }
 }
 
 TEST_CASE("a record has the size that its contents need", "[store][record][case-31]") {

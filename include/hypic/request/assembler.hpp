@@ -79,9 +79,10 @@ class HYPIC_API assembler {
     repair_plan plan;
     std::vector<rotation> turns{};
     std::vector<cached_span> cached{};
-    std::vector<tensor_view<float const, 2>> tails{};  ///< of each run; empty where nothing is cached
+    std::vector<tensor_view<float const, 3>> tails{};  ///< of each run, in groups; empty where nothing is cached
     std::int64_t tail_rows = 0;
     std::int64_t tail_channels = 0;
+    std::int64_t tail_groups = 1;
   };
   /// A cached run of an attention layer: rows [skip, tokens) of its record go to position `start + skip`.
   struct cached_keys {

@@ -21,6 +21,7 @@ struct linear_layer {
   row_options options{};
   std::int32_t tail_rows = 0;                ///< K-1 of its short causal convolution; 0: it has none
   std::int32_t tail_channels = 0;            ///< raw inputs of that convolution, a row
+  std::int32_t tail_groups = 1;              ///< parts of the tail, of as many channels each: what ranks share out
   std::optional<rotary_embedding> rotary{};  ///< where its q and k are rotary; scalar operators alone
   friend bool operator==(linear_layer const&, linear_layer const&) = default;
 };

@@ -20,7 +20,7 @@ inline constexpr std::uint32_t record_layout_revision = 1;
 enum class part_kind : std::uint8_t {
   head_keys,     ///< of a linear layer, a key head each: k of the head rows
   linear_state,  ///< of a linear layer, a value head each: S0 of the body, v of the head rows, T, gates, beta
-  tail,          ///< of a linear layer with a convolution, one: its last min(K-1, tokens) raw rows
+  tail,          ///< of a linear layer with a convolution, a group of channels each: its last min(K-1, tokens) raw rows
   keys_values,   ///< of an attention layer, a kv head each: K turned to canonical positions, then V
 };
 
@@ -62,12 +62,13 @@ class HYPIC_API record_layout {
   /// therefore not 1. Windows without elements have no data; body() is empty where there is no body.
   rows_view head(std::int32_t layer, std::byte* block) const noexcept;  ///< [head_rows, ...]
   summary_view body(std::int32_t layer, std::byte* block) const noexcept;
-  tensor_view<float, 2> tail(std::int32_t layer, std::byte* block) const noexcept;    ///< [min(K-1, tokens), channels]
+  tensor_view<float, 3> tail(std::int32_t layer,
+                             std::byte* block) const noexcept;  ///< [min(K-1, tokens), groups, channels a group]
   tensor_view<float, 3> keys(std::int32_t layer, std::byte* block) const noexcept;    ///< [tokens, kv_heads, key_dim]
   tensor_view<float, 3> values(std::int32_t layer, std::byte* block) const noexcept;  ///< [tokens, kv_heads, value_dim]
   const_rows_view head(std::int32_t layer, std::byte const* block) const noexcept;
   const_summary_view body(std::int32_t layer, std::byte const* block) const noexcept;
-  tensor_view<float const, 2> tail(std::int32_t layer, std::byte const* block) const noexcept;
+  tensor_view<float const, 3> tail(std::int32_t layer, std::byte const* block) const noexcept;
   tensor_view<float const, 3> keys(std::int32_t layer, std::byte const* block) const noexcept;
   tensor_view<float const, 3> values(std::int32_t layer, std::byte const* block) const noexcept;
 
