@@ -56,11 +56,12 @@ void request_memory::copy_slot(std::int64_t from, std::int64_t to) {
 }
 
 assembly_mixer::assembly_mixer(hypic::assembler const& with, request_memory& memory, std::vector<std::int64_t> slots,
-                               int threads)
+                               int threads, hypic::observer* watch)
     : assembler_(with),
       memory_(memory),
       slots_(std::move(slots)),
       threads_(threads),
+      watch_(watch),
       workspace_(static_cast<std::size_t>(with.workspace_bytes(threads))) {}
 
 void assembly_mixer::tails(std::int32_t layer, hypic::tensor_view<float const, 2> raw,

@@ -39,7 +39,8 @@ class request_memory {
 /// The second pass's mixer: an assembler over the engine's memory. Request r keeps its keys in slot `slots[r]`.
 class assembly_mixer final : public token_mixer {
  public:
-  assembly_mixer(hypic::assembler const& with, request_memory& memory, std::vector<std::int64_t> slots, int threads);
+  assembly_mixer(hypic::assembler const& with, request_memory& memory, std::vector<std::int64_t> slots, int threads,
+                 hypic::observer* watch = nullptr);
 
   void tails(std::int32_t layer, hypic::tensor_view<float const, 2> raw, hypic::tensor_view<float, 3> tails) override;
   void linear(std::int32_t layer, hypic::query_rows_view const& in, hypic::tensor_view<float, 3> o) override;
@@ -47,12 +48,13 @@ class assembly_mixer final : public token_mixer {
                  hypic::tensor_view<float const, 3> v, hypic::tensor_view<float, 3> o) override;
 
  private:
-  hypic::host_exec exec() noexcept { return {.workspace = workspace_, .threads = threads_}; }
+  hypic::host_exec exec() noexcept { return {.workspace = workspace_, .threads = threads_, .watch = watch_}; }
 
   hypic::assembler const& assembler_;
   request_memory& memory_;
   std::vector<std::int64_t> slots_;
   int threads_;
+  hypic::observer* watch_;
   std::vector<std::byte> workspace_;
 };
 

@@ -21,6 +21,7 @@
 #include "engine/safetensors.hpp"
 #include "engine/serving.hpp"
 #include "engine/text_table.hpp"
+#include "hypic/adapter/trace.hpp"
 #include "hypic/store/memory_store.hpp"
 
 namespace hypic_engine {
@@ -38,6 +39,7 @@ constexpr option_rule seam_rule{"--seam", takes::one_value, "N",
                                 "tokens at the start of a reused span that are forwarded again (default 8)"};
 constexpr option_rule threads_rule{"--threads", takes::one_value, "N", "threads (default: those of the machine)"};
 constexpr option_rule json_rule{"--json", takes::one_value, "OUT", "write the result to this file"};
+constexpr option_rule trace_rule{"--trace", takes::one_value, "OUT", "write a trace for chrome://tracing to this file"};
 constexpr option_rule cached_rule{"--cached", takes::values, "F", "files of bytes, each a cached span of the prompt",
                                   false,      true};
 constexpr option_rule fresh_rule{
@@ -75,12 +77,15 @@ void require_place(std::string const& path) {
     fail(in_quotes(path), ": found a folder that cannot be written; expected a writable one");
 }
 
-/// Adds a JSON file to a result where one was asked for.
-void add_json(command_result& result, std::string const& path, json const& content) {
+/// Adds a text file to a result where one was asked for.
+void add_text(command_result& result, std::string const& path, std::string const& text) {
   if (path.empty()) return;
-  auto const text = content.dump(2) + "\n";
   auto const bytes = std::as_bytes(std::span(text));
   result.files.push_back({path, {bytes.begin(), bytes.end()}});
+}
+
+void add_json(command_result& result, std::string const& path, json const& content) {
+  add_text(result, path, content.dump(2) + "\n");
 }
 
 /// Printable ASCII as it is; the rest, and the backslash, as an escape.
@@ -295,7 +300,48 @@ constexpr std::array generate_rules{
     checkpoint_rule, cached_rule,
     fresh_rule,      option_rule{"--tokens", takes::one_value, "N", "tokens to generate (default 32)"},
     seam_rule,       threads_rule,
-    json_rule};
+    json_rule,       trace_rule};
+
+/// What generate and explain begin with: the options checked, the model loaded, an engine before an empty store.
+struct serving_session {
+  explicit serving_session(arguments const& options)
+      : given(checked(options)),
+        loaded(load_checkpoint(given.text("--checkpoint")), std::max(seam, 8)),
+        store(unbounded_store, &watch),
+        serving(loaded, store,
+                {.seam_rows = seam, .threads = threads, .tell = bar.show("cold segments"), .watch = &watch}),
+        files(serving, given) {}
+
+  arguments const& given;
+  std::int32_t seam = seam_of(given);
+  int threads = threads_of(given);
+  model loaded;
+  progress_bar bar;
+  hypic::trace watch;
+  hypic::memory_store store;
+  engine serving;
+  prompt_files files;
+
+  /// The result with the files that were asked for; `content` lacks what both commands have.
+  command_result result(std::string text, json content) const {
+    content["seam"] = seam;
+    content["threads"] = threads;
+    command_result made{std::move(text), {}};
+    add_json(made, given.text("--json"), content);
+    add_text(made, given.text("--trace"), watch.json());
+    return made;
+  }
+
+ private:
+  /// Options that are wrong are found before anything is loaded.
+  static arguments const& checked(arguments const& options) {
+    static_cast<void>(seam_of(options));
+    static_cast<void>(threads_of(options));
+    require_spans(options);
+    for (auto const* option : {"--json", "--trace"}) require_place(options.text(option));
+    return options;
+  }
+};
 
 std::vector<float> last_logits(served_prompt const& served) {
   auto const& logits = served.result.logits;
@@ -310,62 +356,33 @@ command_result run_generate(arguments const& given) {
   constexpr std::int64_t usual = 32;
   constexpr std::int64_t most = 1 << 24;
   auto const tokens = given.number("--tokens", usual, 0, most);
-  auto const seam = seam_of(given);
-  auto const threads = threads_of(given);
-  auto const json_path = given.text("--json");
-  require_spans(given);
-  require_place(json_path);
-
-  model const loaded(load_checkpoint(given.text("--checkpoint")), std::max(seam, 8));
-  progress_bar bar;
-  hypic::memory_store store(unbounded_store);
-  engine serving(loaded, store, {.seam_rows = seam, .threads = threads, .tell = bar.show("cold segments")});
-  prompt_files const files(serving, given);
-  auto served = serve(serving, files.served(), tokens);
+  serving_session session(given);
+  auto served = serve(session.serving, session.files.served(), tokens);
   std::vector<std::int32_t> generated;
   if (tokens > 0)
-    generated = serving.generate(served.memory, served.result.plan.prompt_tokens, last_logits(served), tokens,
-                                 bar.show("tokens"));
+    generated = session.serving.generate(served.memory, served.result.plan.prompt_tokens, last_logits(served), tokens,
+                                         session.bar.show("tokens"));
 
-  auto content = json_of(files, served);
+  auto content = json_of(session.files, served);
   content["generated"] = generated;
   content["text"] = escaped(generated);
-  content["seam"] = seam;
-  content["threads"] = threads;
-  command_result result{escaped(generated) + "\n\n" + table_of(files, served), {}};
-  add_json(result, json_path, content);
-  return result;
+  return session.result(escaped(generated) + "\n\n" + table_of(session.files, served), std::move(content));
 }
 
-constexpr std::array explain_rules{checkpoint_rule, cached_rule, fresh_rule, seam_rule, threads_rule, json_rule};
+constexpr std::array explain_rules{checkpoint_rule, cached_rule, fresh_rule, seam_rule,
+                                   threads_rule,    json_rule,   trace_rule};
 
 command_result run_explain(arguments const& given) {
-  auto const seam = seam_of(given);
-  auto const threads = threads_of(given);
-  auto const json_path = given.text("--json");
-  require_spans(given);
-  require_place(json_path);
-
-  model const loaded(load_checkpoint(given.text("--checkpoint")), std::max(seam, 8));
-  progress_bar bar;
-  hypic::memory_store store(unbounded_store);
-  engine serving(loaded, store, {.seam_rows = seam, .threads = threads, .tell = bar.show("cold segments")});
-  prompt_files const files(serving, given);
-  auto const first = serve(serving, files.served());
-  auto const second = serve(serving, files.served());
+  serving_session session(given);
+  auto const first = serve(session.serving, session.files.served());
+  auto const second = serve(session.serving, session.files.served());
   bool const equal = std::ranges::equal(std::as_bytes(std::span(first.result.logits.data())),
                                         std::as_bytes(std::span(second.result.logits.data())));
 
-  command_result result{"The first time:\n" + table_of(files, first) + "\nThe second time:\n" +
-                            table_of(files, second) +
-                            (equal ? "\nBoth times the logits are the same bits.\n" : "\nThe logits differ.\n"),
-                        {}};
-  add_json(result, json_path,
-           {{"seam", seam},
-            {"threads", threads},
-            {"serves", {json_of(files, first), json_of(files, second)}},
-            {"logits_equal", equal}});
-  return result;
+  return session.result(
+      "The first time:\n" + table_of(session.files, first) + "\nThe second time:\n" + table_of(session.files, second) +
+          (equal ? "\nBoth times the logits are the same bits.\n" : "\nThe logits differ.\n"),
+      {{"serves", {json_of(session.files, first), json_of(session.files, second)}}, {"logits_equal", equal}});
 }
 
 constexpr std::array commands{

@@ -36,15 +36,17 @@ std::unique_ptr<fetched_records> engine::fetch(hypic::batch_plan const& batch,
       if (span.kind == hypic::span_kind::cached) tokens_of[span.key] = &span.tokens;
   std::vector<named_segment> segments;
   for (auto const& key : batch.records) segments.push_back({key, *tokens_of.at(key)});
+  hypic::watched_range const range(options_.watch, "engine.fetch");
   return std::make_unique<fetched_records>(model_, store_, std::move(segments), options_.threads, failures_,
-                                           options_.tell);
+                                           options_.tell, options_.watch);
 }
 
 std::vector<served_request> engine::assemble(hypic::batch_plan const& batch,
                                              std::span<hypic::record_view const> records, request_memory& memory,
                                              std::vector<std::int64_t> slots) const {
   auto const assembler = take(hypic::assembler::make(model_.layout(), batch, records, memory.slots()), "the batch");
-  assembly_mixer mixer(assembler, memory, std::move(slots), options_.threads);
+  hypic::watched_range const range(options_.watch, "engine.assemble");
+  assembly_mixer mixer(assembler, memory, std::move(slots), options_.threads, options_.watch);
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> positions;
   auto const rows = rows_of(batch, tokens, positions);

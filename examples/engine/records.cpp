@@ -100,7 +100,7 @@ void canonical_mixer::attention(std::int32_t layer, hypic::tensor_view<float con
 }
 
 std::vector<segment_record> compute_records(model const& with, std::span<std::vector<std::int32_t> const> segments,
-                                            int threads, progress const& tell) {
+                                            int threads, progress const& tell, hypic::observer* watch) {
   std::vector<double> cost;
   for (auto const& tokens : segments) cost.push_back(static_cast<double>(tokens.size()));
   auto const workers = take(hypic::schedule_longest_first(cost, threads), "the schedule of cold segments");
@@ -110,6 +110,7 @@ std::vector<segment_record> compute_records(model const& with, std::span<std::ve
   for_each_task(threads, static_cast<std::int64_t>(workers.size()), [&](std::int64_t worker) {
     for (auto const job : workers[static_cast<std::size_t>(worker)]) {
       auto const i = static_cast<std::size_t>(job);
+      hypic::watched_range const range(watch, "engine.cold_segment");
       records[i] = compute_record(with, segments[i]);
       std::lock_guard const lock(telling);
       if (tell) tell(++done, static_cast<std::int64_t>(segments.size()));
@@ -119,7 +120,7 @@ std::vector<segment_record> compute_records(model const& with, std::span<std::ve
 }
 
 fetched_records::fetched_records(model const& with, hypic::cache_store& store, std::vector<named_segment> segments,
-                                 int threads, store_failures& failures, progress const& tell)
+                                 int threads, store_failures& failures, progress const& tell, hypic::observer* watch)
     : model_(with), store_(store), failures_(failures), segments_(std::move(segments)) {
   for (auto const& segment : segments_) {
     layouts_.push_back(take(hypic::record_layout::make(with.layout(), static_cast<std::int64_t>(segment.tokens.size())),
@@ -128,7 +129,7 @@ fetched_records::fetched_records(model const& with, hypic::cache_store& store, s
   }
   views_.resize(segments_.size());
   look_up();
-  compute_missing(threads, tell);
+  compute_missing(threads, tell, watch);
   publish();
 }
 
@@ -169,14 +170,14 @@ void fetched_records::look_up() {
   }
 }
 
-void fetched_records::compute_missing(int threads, progress const& tell) {
+void fetched_records::compute_missing(int threads, progress const& tell, hypic::observer* watch) {
   std::vector<std::vector<std::int32_t>> tokens;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     if (reports_[i].hit) continue;
     missing_.push_back(i);
     tokens.push_back(segments_[i].tokens);
   }
-  computed_ = compute_records(model_, tokens, threads, tell);
+  computed_ = compute_records(model_, tokens, threads, tell, watch);
   for (std::size_t m = 0; m < missing_.size(); ++m) views_[missing_[m]] = computed_[m].view();
 }
 

@@ -54,7 +54,7 @@ void run_alone(model const& with, segment_record const& record, token_mixer& mix
 /// The first pass: computes segments alone, in parallel, longest first. A record's bits depend on its tokens alone.
 /// Errors: engine_error (a token outside of the vocabulary, values that may not be cached).
 std::vector<segment_record> compute_records(model const& with, std::span<std::vector<std::int32_t> const> segments,
-                                            int threads, progress const& tell = {});
+                                            int threads, progress const& tell = {}, hypic::observer* watch = nullptr);
 
 /// What a look-up said of one record.
 struct fetch_report {
@@ -83,7 +83,7 @@ class fetched_records {
  public:
   /// Errors: those of compute_records. A failing store is none: its records are computed.
   fetched_records(model const& with, hypic::cache_store& store, std::vector<named_segment> segments, int threads,
-                  store_failures& failures, progress const& tell = {});
+                  store_failures& failures, progress const& tell = {}, hypic::observer* watch = nullptr);
   ~fetched_records();
   fetched_records(fetched_records const&) = delete;
   fetched_records& operator=(fetched_records const&) = delete;
@@ -94,7 +94,7 @@ class fetched_records {
 
  private:
   void look_up();
-  void compute_missing(int threads, progress const& tell);
+  void compute_missing(int threads, progress const& tell, hypic::observer* watch);
   void publish();
 
   model const& model_;

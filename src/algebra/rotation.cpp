@@ -156,7 +156,7 @@ status rotate_rows(rotation const& turn, tensor_view<float const, 3> in, tensor_
   auto const checked = first_failure(expect_shape("in", in, in.extent), expect_shape("out", out, in.extent),
                                      check_turn(turn, in.extent[2]), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
-  tell(ex, "algebra.rotate_rows");
+  auto const told = tell(ex, "algebra.rotate_rows");
 
   auto const tasks = (in.extent[0] + rows_per_task - 1) / rows_per_task;
   parallel_for(ex.threads, tasks, [&](std::int64_t task, int) {
@@ -175,7 +175,7 @@ status rebase(rotation const& turn, tensor_view<float const, 3> in, tensor_view<
                                      expect_shape("out", out, in.extent, last_stride::any),
                                      check_turn(turn, in.extent[1]), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
-  tell(ex, "algebra.rebase");
+  auto const told = tell(ex, "algebra.rebase");
 
   parallel_for(ex.threads, in.extent[0], [&](std::int64_t head, int) { turn_state(turn, in[head], out[head]); });
   return status::ok;

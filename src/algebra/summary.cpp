@@ -219,7 +219,7 @@ status set_identity(operator_form form, state_dims const& dims, summary_view out
       first_failure(expect_form(form), validate(dims),
                     expect_summary({"out.operators", "out.end_states"}, form, dims, out), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
-  tell(ex, "algebra.set_identity");
+  auto const told = tell(ex, "algebra.set_identity");
   parallel_for(ex.threads, dims.value_heads,
                [&](std::int64_t head, int) { identity_head(form, dims, part_of(out, head)); });
   return status::ok;
@@ -234,7 +234,7 @@ status compose(operator_form form, state_dims const& dims, const_summary_view la
                                      expect_apart_summaries("out overlaps later", out, later),
                                      expect_apart_summaries("out overlaps earlier", out, earlier), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
-  tell(ex, "algebra.compose");
+  auto const told = tell(ex, "algebra.compose");
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {
     flush_subnormals const guard;
     compose_head(form, dims, part_of(later, head), part_of(earlier, head), part_of(out, head));
@@ -251,7 +251,7 @@ status apply(operator_form form, state_dims const& dims, const_summary_view summ
                                      expect_shape("out", out, states, last_stride::any),
                                      expect_apart("out overlaps in", out, in), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
-  tell(ex, "algebra.apply");
+  auto const told = tell(ex, "algebra.apply");
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {
     flush_subnormals const guard;
     apply_head(form, dims, part_of(summary, head), in[head], out[head]);
@@ -266,7 +266,7 @@ std::int64_t fold_workspace_bytes(operator_form form, state_dims const& dims, in
 status fold(operator_form form, state_dims const& dims, const_summaries_view runs, summary_view out,
             summaries_view prefixes, host_exec const& ex) {
   if (auto const s = check_fold(form, dims, runs, out, prefixes, ex); s != status::ok) return s;
-  tell(ex, "algebra.fold");
+  auto const told = tell(ex, "algebra.fold");
   auto const count = runs.operators.extent[0];
   auto const bytes = static_cast<std::size_t>(head_bytes(form, dims));
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int worker) {

@@ -18,9 +18,10 @@ constexpr status expect_exec(host_exec const& ex, std::int64_t workspace_bytes) 
   return status::ok;
 }
 
-/// Tells the host's observer, where there is one, of a call.
-inline void tell(host_exec const& ex, char const* name) noexcept {
+/// Tells the host's observer, where there is one, of a call: counts it, and is its range.
+[[nodiscard]] inline watched_range tell(host_exec const& ex, char const* name) noexcept {
   if (ex.watch != nullptr) ex.watch->count(name, 1);
+  return {ex.watch, name};
 }
 
 }  // namespace hypic::inline v0

@@ -19,7 +19,7 @@ status rebase_keys(rotation const& turn, tensor_view<float const, 3> keys, tenso
   if (checked != status::ok) return checked;
   host_exec const inner{.workspace = {}, .threads = ex.threads};
   if (auto const s = rotate_rows(turn, keys, keys_out, inner); s != status::ok) return s;
-  tell(ex, "segment.rebase_keys");
+  auto const told = tell(ex, "segment.rebase_keys");
 
   parallel_for(ex.threads, values.extent[1], [&](std::int64_t head, int) {
     for (std::int64_t row = 0; row < values.extent[0]; ++row) {

@@ -323,7 +323,7 @@ status seam_attention(attention_plan const& plan, tensor_view<float const, 3> q,
   inputs const in{plan, q, positions, caches, sink_logits};
   outputs const out{o, lse};
   if (auto const s = check(in, out, ex); s != status::ok) return s;
-  tell(ex, "segment.attention");
+  auto const told = tell(ex, "segment.attention");
 
   scratch room(ex.workspace);
   std::span<std::int64_t> const ends(room.take<std::int64_t>(static_cast<std::int64_t>(plan.sequences.size())),

@@ -165,7 +165,7 @@ template <state_family F>
 status seam_repair(repair_plan const& plan, query_rows_view const& in, std::span<cached_span const> records,
                    repair_outputs const& out, host_exec const& ex) {
   if (auto const s = check<F>(plan, in, records, out, ex); s != status::ok) return s;
-  tell(ex, "segment.repair");
+  auto const told = tell(ex, "segment.repair");
   auto const heads = plan.dims.value_heads;
   auto const bytes = static_cast<std::size_t>(worker_bytes<F>(plan.dims));
   auto const tasks = static_cast<std::int64_t>(plan.chains.size()) * heads;

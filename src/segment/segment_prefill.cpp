@@ -178,7 +178,7 @@ template <state_family F>
 status segment_prefill(prefill_plan const& plan, query_rows_view const& in, prefill_outputs const& out,
                        host_exec const& ex) {
   if (auto const s = check<F>(plan, in, out, ex); s != status::ok) return s;
-  tell(ex, "segment.prefill");
+  auto const told = tell(ex, "segment.prefill");
   auto const heads = plan.dims.value_heads;
   auto const bytes = static_cast<std::size_t>(worker_bytes<F>(plan.dims));
   auto const tasks = static_cast<std::int64_t>(plan.sequences.size()) * heads;

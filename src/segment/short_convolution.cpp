@@ -93,7 +93,7 @@ status short_convolution(tensor_view<float const, 2> raw, tensor_view<float cons
                          tensor_view<float, 2> out, host_exec const& ex) {
   auto const checked = first_failure(check(raw, weight, tails, runs, out), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
-  tell(ex, "segment.short_convolution");
+  auto const told = tell(ex, "segment.short_convolution");
 
   auto const channels = raw.extent[1];
   auto const tail_rows = weight.extent[1] - 1;

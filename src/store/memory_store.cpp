@@ -112,6 +112,9 @@ class tally {
     for (std::size_t i = 0; i < counts_.size(); ++i) {
       if (counts_[i] > 0) watch_->count(names[i], counts_[i]);
     }
+    if (counts_[static_cast<std::size_t>(miss_reason::corrupt)] > 0) {
+      watch_->log(log_level::warning, "store: a record fails its digests; it is served to nobody and computed again");
+    }
   }
 
   void publish() noexcept { ++counts_[publish_index]; }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -268,6 +269,30 @@ TEST_CASE("prompt plus generated tokens are bounded by the context") {
   check_refused(run(place.prompt("generate", {"whole-context", "+one"}) + words{"--tokens", "0"} + place.json_out()),
                 failure, "is 513, expected at most 512");
   CHECK(place.untouched());
+}
+
+TEST_CASE("a trace of a request shows its cold segments, its two passes and what the store said") {
+  workplace const place;
+  check_success(
+      run(place.prompt("generate", {"a", "b", "+query"}) + words{"--tokens", "2", "--trace", place.at("trace.json")}));
+  std::ifstream file(place.at("trace.json"));
+  auto const events = nlohmann::json::parse(file)["traceEvents"];
+  std::map<std::string, std::int64_t> ranges, totals;
+  for (auto const& event : events) {
+    auto const name = event["name"].get<std::string>();
+    if (event["ph"] == "X") {
+      ++ranges[name];
+      CHECK(event["dur"].get<double>() >= 0.0);
+    }
+    if (event["ph"] == "C") totals[name] = event["args"]["total"].get<std::int64_t>();
+  }
+  CHECK(ranges["engine.fetch"] == 1);
+  CHECK(ranges["engine.cold_segment"] == 2);
+  CHECK(ranges["engine.assemble"] == 2);  // the prompt, and the one token that is forwarded after it
+  CHECK(ranges["segment.repair"] == totals["segment.repair"]);
+  CHECK(ranges["segment.repair"] >= 2);
+  CHECK(totals["store.miss.absent"] == 2);
+  CHECK(totals["store.publish"] == 2);
 }
 
 // ---- explain ----

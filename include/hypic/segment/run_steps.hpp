@@ -37,6 +37,7 @@ template <step_family F, class RowAt>
 status run_steps(state_dims const& dims, std::int64_t tokens, RowAt&& row_at, tensor_view<float const, 3> q,
                  step_outputs const& out, host_exec const& ex) {
   if (auto const s = check_steps(dims, tokens, q, out, ex); s != status::ok) return s;
+  watched_range const range(ex.watch, "segment.run_steps");
   auto const dk = dims.key_dim;
   auto const dv = dims.value_dim;
   auto const past = reinterpret_cast<std::uintptr_t>(ex.workspace.data()) % alignof(double);
