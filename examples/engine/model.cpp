@@ -219,6 +219,7 @@ buffer model::forward(forward_rows const& rows, token_mixer& mixer, int threads)
       linear_mix(at, l, hidden, mixer);
     }
     feed_forward(at, checkpoint_.weights.layers[static_cast<std::size_t>(l)], hidden);
+    mixer.after_layer(l, hidden.view());
   }
   return hidden;
 }

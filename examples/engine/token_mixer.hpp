@@ -24,6 +24,12 @@ class token_mixer {
   /// q and k are turned to the rows' positions. Shapes: q, o [rows, heads, dim]; k, v [rows, kv_heads, dim].
   virtual void attention(std::int32_t layer, hypic::tensor_view<float const, 3> q, hypic::tensor_view<float const, 3> k,
                          hypic::tensor_view<float const, 3> v, hypic::tensor_view<float, 3> o) = 0;
+
+  /// Sees the hidden rows that a layer leaves, [rows, hidden].
+  virtual void after_layer(std::int32_t layer, hypic::tensor_view<float const, 2> hidden) {
+    static_cast<void>(layer);
+    static_cast<void>(hidden);
+  }
 };
 
 }  // namespace hypic_engine

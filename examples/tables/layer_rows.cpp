@@ -39,7 +39,7 @@ void recording_mixer::tails(std::int32_t layer, hypic::tensor_view<float const, 
 void recording_mixer::linear(std::int32_t layer, hypic::query_rows_view const& in, hypic::tensor_view<float, 3> o) {
   inner_.linear(layer, in, o);
   auto& kept = rows_[static_cast<std::size_t>(layer)];
-  kept = {copy(in.q), copy(in.rows.k), copy(in.rows.v), copy(in.rows.gates), {}, {}};
+  kept = {copy(in.q), copy(in.rows.k), copy(in.rows.v), copy(in.rows.gates), {}, {}, {}};
   if (!in.rows.beta.empty()) kept.beta = copy(with_columns(in.rows.beta));
 }
 
@@ -47,7 +47,12 @@ void recording_mixer::attention(std::int32_t layer, hypic::tensor_view<float con
                                 hypic::tensor_view<float const, 3> k, hypic::tensor_view<float const, 3> v,
                                 hypic::tensor_view<float, 3> o) {
   inner_.attention(layer, q, k, v, o);
-  rows_[static_cast<std::size_t>(layer)] = {copy(q), copy(k), copy(v), {}, {}, copy(o)};
+  rows_[static_cast<std::size_t>(layer)] = {copy(q), copy(k), copy(v), {}, {}, copy(o), {}};
+}
+
+void recording_mixer::after_layer(std::int32_t layer, hypic::tensor_view<float const, 2> hidden) {
+  inner_.after_layer(layer, hidden);
+  rows_[static_cast<std::size_t>(layer)].hidden = copy(with_columns(hidden));
 }
 
 }  // namespace hypic_tables

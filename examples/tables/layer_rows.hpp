@@ -18,7 +18,8 @@ struct layer_rows {
   hypic_engine::buffer v;
   hypic_engine::buffer gates;
   hypic_engine::buffer beta;
-  hypic_engine::buffer o;  ///< of an attention layer
+  hypic_engine::buffer o;       ///< of an attention layer
+  hypic_engine::buffer hidden;  ///< after the layer
 
   /// A linear layer's rows as the library takes them.
   hypic::query_rows_view view(hypic::linear_layer const& shape) const;
@@ -34,6 +35,7 @@ class recording_mixer final : public hypic_engine::token_mixer {
   void linear(std::int32_t layer, hypic::query_rows_view const& in, hypic::tensor_view<float, 3> o) override;
   void attention(std::int32_t layer, hypic::tensor_view<float const, 3> q, hypic::tensor_view<float const, 3> k,
                  hypic::tensor_view<float const, 3> v, hypic::tensor_view<float, 3> o) override;
+  void after_layer(std::int32_t layer, hypic::tensor_view<float const, 2> hidden) override;
 
   /// The rows of each layer; they leave the mixer.
   std::vector<layer_rows> take() noexcept { return std::move(rows_); }

@@ -17,6 +17,7 @@
 #include "engine/files.hpp"
 #include "engine/progress_bar.hpp"
 #include "hypic/core/version.hpp"
+#include "tables/figures.hpp"
 #include "tables/tables.hpp"
 
 namespace {
@@ -24,9 +25,10 @@ namespace {
 using namespace hypic_tables;
 using hypic_engine::option_rule;
 
-constexpr std::array<option_rule, 6> rules{{
+constexpr std::array<option_rule, 7> rules{{
     {.name = "--markdown", .placeholder = "OUT", .help = "write the tables as Markdown"},
     {.name = "--json", .placeholder = "OUT", .help = "write all rows as JSON"},
+    {.name = "--figures", .placeholder = "DIR", .help = "draw the evidence as SVG into this folder (needs gnuplot)"},
     {.name = "--threads", .placeholder = "N", .help = "work on N threads (default: all processors)"},
     {.name = "--data", .placeholder = "DIR", .help = "checkpoints and texts (default: the project's own)"},
     {.name = "--seed", .placeholder = "N", .help = "choose other prompts (default: 1)"},
@@ -80,6 +82,8 @@ int run(hypic_engine::arguments const& given) {
   options.seed = static_cast<std::uint64_t>(given.number("--seed", 1, 0, most));
   require_place(given.text("--markdown"));
   require_place(given.text("--json"));
+  auto const figures = given.text("--figures");
+  if (!figures.empty()) require_figures(figures);
   auto const header = header_of(given, options);
   auto const start = std::chrono::steady_clock::now();
   auto const folder = given.text("--data");
@@ -98,9 +102,15 @@ int run(hypic_engine::arguments const& given) {
   show(shown_composition(composition));
   auto const end_to_end = make_end_to_end(data, options, bar.show("end to end"));
   for (auto const& table : shown_end_to_end(end_to_end)) show(table);
+  auto const evidence = make_evidence(data, options, document_use::cached, bar.show("evidence"));
+  for (auto const& table : shown_evidence(evidence)) show(table);
+  auto const families = run_families(options.seed);
+  show(shown_families(families));
 
+  if (!figures.empty()) draw_figures(evidence, end_to_end, figures);
   write_text(given.text("--markdown"), markdown);
-  std::array const arrays{listed(exactness), listed(composition), listed(end_to_end)};
+  std::array const arrays{listed(exactness),     listed(composition),        listed(end_to_end), listed(evidence.drift),
+                          listed(evidence.seam), listed(evidence.distances), listed(families)};
   write_text(given.text("--json"), json_text(json_head(header), arrays));
   auto const met = all_met(exactness);
   std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;

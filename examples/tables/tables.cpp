@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 
 #include "engine/error.hpp"
+#include "tables/prompts.hpp"
 
 namespace hypic_tables {
 namespace {
@@ -154,6 +156,26 @@ std::vector<end_to_end_row> make_end_to_end(input_data const& data, table_option
   return rows;
 }
 
+evidence make_evidence(input_data const& data, table_options const& options, document_use use,
+                       hypic_engine::progress const& tell) {
+  auto const texts = std::min(options.evidence_texts, data.texts.size());
+  auto const [segments, tokens] = options.evidence_shape;
+  std::vector<hypic_engine::document_prompt> prompts;
+  for (std::size_t i = 0; i < texts; ++i)
+    prompts.push_back(make_document_prompt(data.texts[i], segments, tokens, options.query_tokens, options.seed + i));
+  evidence all;
+  std::int64_t done = 0;
+  for (auto const& [name, loaded] : data.checkpoints) {
+    auto const one = run_evidence(name, loaded, prompts, use, options.threads, [&](std::int64_t, std::int64_t) {
+      if (tell) tell(++done, static_cast<std::int64_t>(data.checkpoints.size() * prompts.size()));
+    });
+    all.drift.insert(all.drift.end(), one.drift.begin(), one.drift.end());
+    all.seam.insert(all.seam.end(), one.seam.begin(), one.seam.end());
+    all.distances.insert(all.distances.end(), one.distances.begin(), one.distances.end());
+  }
+  return all;
+}
+
 bool all_met(std::vector<exactness_row> const& rows) {
   return std::all_of(rows.begin(), rows.end(), [](exactness_row const& row) { return row.found.met(); });
 }
@@ -219,6 +241,60 @@ std::vector<report_table> shown_end_to_end(std::vector<end_to_end_row> const& ro
   return tables;
 }
 
+namespace {
+
+/// Puts `text` where a row's labels and a column meet; both are made where they are new.
+void put(report_table& table, std::vector<std::string> const& labels, std::string const& column,
+         std::string const& text) {
+  auto const at = place_of(table.columns, column);
+  auto row = std::find_if(table.rows.begin(), table.rows.end(),
+                          [&](auto const& known) { return std::equal(labels.begin(), labels.end(), known.begin()); });
+  if (row == table.rows.end()) row = table.rows.insert(row, labels);
+  for (auto& known : table.rows) known.resize(table.columns.size());  // a cell a column
+  (*row)[at] = text;
+}
+
+}  // namespace
+
+std::vector<report_table> shown_evidence(evidence const& of) {
+  report_table drift{"Drift",
+                     "How far each part of each layer is from full recompute's, relative. state: of a linear layer "
+                     "after the last document; no_attention: with attention giving zeros in both runs; keys, values, "
+                     "attention: with linear layers that start from full recompute's states.",
+                     2,
+                     {"checkpoint", "part"},
+                     {}};
+  for (auto const& row : of.drift)
+    put(drift, {short_name(row.checkpoint), row.part}, std::to_string(row.layer), scientific(row.error));
+  report_table seam{"Seam", "Mean KL(full || w rows of seam) in nats.", 1, {"checkpoint"}, {}};
+  for (auto const& row : of.seam)
+    put(seam, {short_name(row.checkpoint)}, "w = " + std::to_string(row.seam_rows), scientific(row.kl));
+  report_table distance{"Distance",
+                        "How far hidden rows that are computed alone are from full recompute's, relative, by distance "
+                        "from their document's first token.",
+                        2,
+                        {"checkpoint", "layer"},
+                        {}};
+  for (auto const& row : of.distances)
+    put(distance, {short_name(row.checkpoint), std::to_string(row.layer)}, std::to_string(row.distance),
+        scientific(row.hidden_error));
+  return {std::move(drift), std::move(seam), std::move(distance)};
+}
+
+report_table shown_families(std::vector<family_row> const& rows) {
+  report_table table{
+      "Families",
+      "A layer of four heads, D 64, a segment of 512 tokens: bytes of its record, FLOP of taking a state "
+      "through it, time of its prefill over retnet's.",
+      2,
+      {"family", "form", "bytes", "FLOP", "time"},
+      {}};
+  for (auto const& row : rows)
+    table.rows.push_back({row.family, row.form, std::to_string(row.bytes), std::to_string(row.flop),
+                          std::isnan(row.time_over_retnet) ? "-" : decimal(row.time_over_retnet, 2)});
+  return table;
+}
+
 json_array listed(std::vector<exactness_row> const& rows) {
   json_array array{"exactness", {}};
   for (auto const& row : rows) {
@@ -261,6 +337,43 @@ json_array listed(std::vector<end_to_end_row> const& rows) {
                           {"cold_ms", row.cold_ms},
                           {"ttft_of_full", row.ttft_of_full},
                           {"cold_of_full", row.cold_of_full}});
+  return array;
+}
+
+json_array listed(std::vector<drift_row> const& rows) {
+  json_array array{"drift", {}};
+  for (auto const& row : rows)
+    array.rows.push_back(
+        {{"checkpoint", row.checkpoint}, {"layer", std::int64_t{row.layer}}, {"part", row.part}, {"error", row.error}});
+  return array;
+}
+
+json_array listed(std::vector<seam_row> const& rows) {
+  json_array array{"seam", {}};
+  for (auto const& row : rows)
+    array.rows.push_back({{"checkpoint", row.checkpoint}, {"w", std::int64_t{row.seam_rows}}, {"kl", row.kl}});
+  return array;
+}
+
+json_array listed(std::vector<distance_row> const& rows) {
+  json_array array{"distance", {}};
+  for (auto const& row : rows)
+    array.rows.push_back({{"checkpoint", row.checkpoint},
+                          {"layer", std::int64_t{row.layer}},
+                          {"distance", row.distance},
+                          {"hidden_error", row.hidden_error},
+                          {"attention_error", row.attention_error}});
+  return array;
+}
+
+json_array listed(std::vector<family_row> const& rows) {
+  json_array array{"families", {}};
+  for (auto const& row : rows)
+    array.rows.push_back({{"family", row.family},
+                          {"form", row.form},
+                          {"bytes", row.bytes},
+                          {"flop", row.flop},
+                          {"time_over_retnet", row.time_over_retnet}});
   return array;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/records.hpp"
 #include "tables/composition.hpp"
 #include "tables/end_to_end.hpp"
+#include "tables/evidence.hpp"
 #include "tables/exactness.hpp"
 #include "tables/report.hpp"
 #include "tables/texts.hpp"
@@ -40,6 +41,8 @@ struct table_options {
   std::int64_t chain_tokens = 64;  ///< of each segment
   std::vector<prompt_shape> shapes{{2, 128}, {4, 128}, {8, 128}, {2, 256}, {4, 256}, {8, 256}, {2, 512}, {4, 512}};
   std::int64_t query_tokens = 128;
+  prompt_shape evidence_shape{4, 128};
+  std::size_t evidence_texts = 2;  ///< the first that many, a prompt each
 };
 
 /// `tell` is told of steps of the table.
@@ -50,6 +53,10 @@ std::vector<composition_row> make_composition(input_data const& data, table_opti
 std::vector<end_to_end_row> make_end_to_end(input_data const& data, table_options const& options,
                                             hypic_engine::progress const& tell = {});
 
+/// Of all checkpoints together.
+evidence make_evidence(input_data const& data, table_options const& options, document_use use,
+                       hypic_engine::progress const& tell = {});
+
 /// Whether every exactness row meets its bound.
 bool all_met(std::vector<exactness_row> const& rows);
 
@@ -58,9 +65,16 @@ report_table shown_exactness(std::vector<exactness_row> const& rows);
 report_table shown_composition(std::vector<composition_row> const& rows);
 std::vector<report_table> shown_end_to_end(std::vector<end_to_end_row> const& rows);
 
+std::vector<report_table> shown_evidence(evidence const& of);
+report_table shown_families(std::vector<family_row> const& rows);
+
 /// Arrays of flat objects.
 json_array listed(std::vector<exactness_row> const& rows);
 json_array listed(std::vector<composition_row> const& rows);
 json_array listed(std::vector<end_to_end_row> const& rows);
+json_array listed(std::vector<drift_row> const& rows);
+json_array listed(std::vector<seam_row> const& rows);
+json_array listed(std::vector<distance_row> const& rows);
+json_array listed(std::vector<family_row> const& rows);
 
 }  // namespace hypic_tables

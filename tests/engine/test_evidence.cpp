@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/engine_test.hpp"
+#include "engine/files.hpp"
+#include "tables/figures.hpp"
+#include "tables/tables.hpp"
+
+namespace {
+
+using namespace hypic_tables;
+namespace fs = std::filesystem;
+
+input_data const& data() {
+  static auto const loaded = load_data(HYPIC_ENGINE_DATA);
+  return loaded;
+}
+
+table_options reduced() {
+  table_options options;
+  options.threads = 2;
+  options.evidence_texts = 1;
+  options.evidence_shape = {3, 80};
+  options.query_tokens = 32;
+  return options;
+}
+
+evidence const& cached() {
+  static auto const made = make_evidence(data(), reduced(), document_use::cached);
+  return made;
+}
+
+TEST_CASE("with every document fresh nothing drifts, at any layer, distance or seam") {
+  auto const fresh = make_evidence(data(), reduced(), document_use::fresh);
+  CHECK(fresh.drift.size() == cached().drift.size());
+  CHECK(fresh.distances.size() == cached().distances.size());
+  for (auto const& row : fresh.drift) {
+    CAPTURE(row.checkpoint, row.layer, row.part);
+    CHECK(row.error <= 1e-5);
+  }
+  for (auto const& row : fresh.distances) {
+    CAPTURE(row.checkpoint, row.layer, row.distance);
+    CHECK(row.hidden_error <= 1e-5);
+    CHECK((std::isnan(row.attention_error) || row.attention_error <= 1e-5));
+  }
+  for (auto const& row : fresh.seam) CHECK(row.kl <= 1e-5);
+}
+
+TEST_CASE("each layer drifts in the parts that it has, and the first one's state in none") {
+  for (auto const& [name, loaded] : data().checkpoints) {
+    hypic_engine::model const with(loaded);
+    for (std::size_t l = 0; l < with.layout().layers.size(); ++l) {
+      CAPTURE(name, l);
+      std::set<std::string> parts;
+      for (auto const& row : cached().drift) {
+        if (row.checkpoint != name || row.layer != static_cast<std::int32_t>(l)) continue;
+        CHECK(parts.insert(row.part).second);
+        CHECK(std::isfinite(row.error));
+        // With a seam as long as the convolution nothing of the first layer's input is another's.
+        if (l == 0 && row.part.ends_with("_seam")) CHECK(row.error <= 1e-5);
+      }
+      bool const linear = std::holds_alternative<hypic::linear_layer>(with.layout().layers[l]);
+      CHECK(parts ==
+            (linear ? std::set<std::string>{"state", "state_seam", "state_no_attention", "state_no_attention_seam"}
+                    : std::set<std::string>{"keys", "values", "attention"}));
+    }
+  }
+}
+
+TEST_CASE("before the first attention layer, attention makes no difference to states, nor to its keys and values") {
+  for (auto const& [name, loaded] : data().checkpoints) {
+    hypic_engine::model const with(loaded);
+    auto const& layers = with.layout().layers;
+    auto const first =
+        std::find_if(layers.begin(), layers.end(),
+                     [](auto const& layer) { return std::holds_alternative<hypic::attention_layer>(layer); }) -
+        layers.begin();
+    auto const error = [&](std::int32_t layer, std::string const& part) {
+      for (auto const& row : cached().drift)
+        if (row.checkpoint == name && row.layer == layer && row.part == part) return row.error;
+      return std::nan("");
+    };
+    for (std::int32_t layer = 0; layer < first; ++layer)
+      CHECK(error(layer, "state") == error(layer, "state_no_attention"));
+    CHECK(error(static_cast<std::int32_t>(first), "keys") <= 1e-5);
+    CHECK(error(static_cast<std::int32_t>(first), "values") <= 1e-5);
+    CHECK(error(static_cast<std::int32_t>(first), "attention") > 1e-3);
+  }
+}
+
+TEST_CASE("families list what a record costs, and rows what it costs without an operator") {
+  auto const rows = run_families(1);
+  REQUIRE(rows.size() == 8);
+  for (std::size_t i = 0; i < rows.size(); i += 2) {
+    CAPTURE(rows[i].family);
+    CHECK(rows[i + 1].form == "rows");
+    CHECK(rows[i].bytes < rows[i + 1].bytes);
+    CHECK(rows[i].flop < rows[i + 1].flop);
+    CHECK(rows[i].time_over_retnet > 0.0);
+  }
+  CHECK(rows[0].time_over_retnet == 1.0);
+  // Four heads: W = 8 rows of k, v and a gate, S0 of 64 x 64 and one decay, each part rounded up to 64 bytes.
+  CHECK(rows[0].bytes == 4 * (8 * 64 * 4) + 4 * ((64 * 64 + 8 * 64 + 1 + 8) * 4 + 28));
+}
+
+TEST_CASE("figures are drawn whole, or the folder is left as it was and the fault named") {
+  engine_test::temporary_folder const folder;
+  std::vector<end_to_end_row> const quality{{.checkpoint = "a-b", .shape = {2, 128}, .mode = "addition", .kl = 0.1},
+                                            {.checkpoint = "a-b", .shape = {4, 128}, .mode = "addition", .kl = 0.2}};
+  require_figures(folder.path());
+  draw_figures(cached(), quality, folder.path());
+  std::set<std::string> names;
+  for (auto const& entry : fs::directory_iterator(folder.path())) {
+    names.insert(entry.path().filename().string());
+    auto const bytes = hypic_engine::read_file(entry.path());
+    std::string const text(reinterpret_cast<char const*>(bytes.data()), bytes.size());
+    CHECK(text.find("</svg>") != std::string::npos);
+    CHECK(text.find("<path") != std::string::npos);
+  }
+  CHECK(names == std::set<std::string>{"distance.svg", "drift.svg", "quality.svg", "seam.svg"});
+
+  CHECK(engine_test::refusal([&] { require_figures(folder / "absent"); }).find("found no such folder") !=
+        std::string::npos);
+  std::string const path = std::getenv("PATH");
+  ::setenv("PATH", folder.path().c_str(), 1);
+  auto const without = engine_test::refusal([&] { require_figures(folder.path()); });
+  ::setenv("PATH", path.c_str(), 1);
+  CHECK(without.find("gnuplot: found none") != std::string::npos);
+}
+
+}  // namespace
