@@ -72,7 +72,7 @@ std::string script(figure const& of, std::string const& output) {
   text << "set terminal svg size " << width << ",320 dynamic font 'sans-serif,12'\n"
        << "set output '" << output << "'\n"
        << "set multiplot layout 1," << panels << " margins screen " << 75.0 / width << ',' << 1.0 - 215.0 / width
-       << ",0.18,0.82 spacing screen " << 25.0 / width << " title \"" << of.title << "\" textcolor rgb '" << ink
+       << ",0.18,0.78 spacing screen " << 25.0 / width << " title \"" << of.title << "\" textcolor rgb '" << ink
        << "'\n"
        << "set border 3 linecolor rgb '" << ink << "'\nset tics nomirror textcolor rgb '" << ink << "'\n"
        << "set grid ytics linecolor rgb '" << ink << "' linewidth 0.3\nset logscale y\nset mytics 1\n"
@@ -85,7 +85,7 @@ std::string script(figure const& of, std::string const& output) {
          << "set ylabel '" << (first ? of.y_label : "") << "' textcolor rgb '" << ink << "'\n";
     if (!first) text << "set format y ''\n";
     if (&one == &of.panels.back()) {
-      text << "set key at screen " << 1.0 - 10.0 / width << ",0.82 right top reverse Left samplen 1.5 textcolor rgb '"
+      text << "set key at screen " << 1.0 - 10.0 / width << ",0.78 right top reverse Left samplen 1.5 textcolor rgb '"
            << ink << "'\n";
     }
     for (std::size_t i = 0; i < one.all.size(); ++i) {
