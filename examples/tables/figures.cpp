@@ -125,10 +125,12 @@ std::vector<panel> panels_of(std::vector<Row> const& rows, Fn fn) {
 }
 
 figure drift_figure(evidence const& of) {
-  return {
-      "drift", "Drift from full recompute, by layer",
-      "layer", "relative error",
-      "",      panels_of(of.drift, [](auto& all, drift_row const& row) { add(all, row.part, row.layer, row.error); })};
+  return {"drift",
+          "Drift from full recompute, by layer",
+          "layer",
+          "relative error",
+          "set xrange [0:*]\n",
+          panels_of(of.drift, [](auto& all, drift_row const& row) { add(all, row.part, row.layer, row.error); })};
 }
 
 figure seam_figure(evidence const& of) {
