@@ -39,6 +39,8 @@ constexpr option_rule seam_rule{"--seam", takes::one_value, "N",
                                 "tokens at the start of a reused span that are forwarded again (default 8)"};
 constexpr option_rule threads_rule{"--threads", takes::one_value, "N", "threads (default: those of the machine)"};
 constexpr option_rule json_rule{"--json", takes::one_value, "OUT", "write the result to this file"};
+constexpr option_rule reuse_cost_rule{"--reuse-cost", takes::one_value, "N",
+                                      "forwarded tokens that reusing a span costs beside its seam (default 0)"};
 constexpr option_rule trace_rule{"--trace", takes::one_value, "OUT", "write a trace for chrome://tracing to this file"};
 constexpr option_rule cached_rule{"--cached", takes::values, "F", "files of bytes, each a cached span of the prompt",
                                   false,      true};
@@ -259,6 +261,7 @@ json json_of(std::string const& path, span_account const& account) {
             {"miss_reason", nullptr},
             {"decision", account.decision == hypic::span_decision::reuse ? "reuse" : "forward"},
             {"why", decision_text(account)},
+            {"saved", account.saved},
             {"tokens_forwarded", account.tokens_forwarded},
             {"tokens_prefilled", account.tokens_prefilled},
             {"tokens_skipped", account.tokens_skipped}};
@@ -300,7 +303,12 @@ constexpr std::array generate_rules{
     checkpoint_rule, cached_rule,
     fresh_rule,      option_rule{"--tokens", takes::one_value, "N", "tokens to generate (default 32)"},
     seam_rule,       threads_rule,
-    json_rule,       trace_rule};
+    json_rule,       trace_rule,
+    reuse_cost_rule};
+
+double reuse_cost_of(arguments const& given) {
+  return static_cast<double>(given.number("--reuse-cost", 0, 0, std::int64_t{1} << 40));
+}
 
 /// What generate and explain begin with: the options checked, the model loaded, an engine before an empty store.
 struct serving_session {
@@ -309,12 +317,17 @@ struct serving_session {
         loaded(load_checkpoint(given.text("--checkpoint")), std::max(seam, 8)),
         store(unbounded_store, &watch),
         serving(loaded, store,
-                {.seam_rows = seam, .threads = threads, .tell = bar.show("cold segments"), .watch = &watch}),
+                {.seam_rows = seam,
+                 .threads = threads,
+                 .costs = {.span = reuse_cost, .token = 0.0},
+                 .tell = bar.show("cold segments"),
+                 .watch = &watch}),
         files(serving, given) {}
 
   arguments const& given;
   std::int32_t seam = seam_of(given);
   int threads = threads_of(given);
+  double reuse_cost = reuse_cost_of(given);
   model loaded;
   progress_bar bar;
   hypic::trace watch;
@@ -337,6 +350,7 @@ struct serving_session {
   static arguments const& checked(arguments const& options) {
     static_cast<void>(seam_of(options));
     static_cast<void>(threads_of(options));
+    static_cast<void>(reuse_cost_of(options));
     require_spans(options);
     for (auto const* option : {"--json", "--trace"}) require_place(options.text(option));
     return options;
@@ -370,7 +384,7 @@ command_result run_generate(arguments const& given) {
 }
 
 constexpr std::array explain_rules{checkpoint_rule, cached_rule, fresh_rule, seam_rule,
-                                   threads_rule,    json_rule,   trace_rule};
+                                   threads_rule,    json_rule,   trace_rule, reuse_cost_rule};
 
 command_result run_explain(arguments const& given) {
   serving_session session(given);

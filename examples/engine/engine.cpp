@@ -24,7 +24,8 @@ hypic::prompt_span engine::fresh(std::vector<std::int32_t> tokens) const {
 
 hypic::request_plan engine::plan(std::span<hypic::prompt_span const> spans, std::int64_t generated_tokens) const {
   return take(
-      plan_request(model_.layout(), spans, {.seam_rows = options_.seam_rows, .generated_tokens = generated_tokens}),
+      plan_request(model_.layout(), spans,
+                   {.seam_rows = options_.seam_rows, .generated_tokens = generated_tokens, .costs = options_.costs}),
       "the prompt");
 }
 

@@ -17,6 +17,7 @@ struct engine_options {
   std::int32_t seam_rows = 8;
   int threads = 1;
   std::string tenant{};
+  hypic::reuse_costs costs{};
   progress tell{};                   ///< of cold segments
   hypic::observer* watch = nullptr;  ///< hears of requests, their layers' calls and cold segments, from any thread
 };

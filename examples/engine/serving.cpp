@@ -24,6 +24,8 @@ std::vector<span_account> account_for(hypic::batch_plan const& batch, std::int64
     auto const& span = plan.spans[static_cast<std::size_t>(run.span)];
     span_account account{.kind = span.kind,
                          .decision = span.decision,
+                         .reason = span.reason,
+                         .saved = span.saved,
                          .start = span.start,
                          .tokens = span.tokens,
                          .tokens_forwarded = span.rows};
@@ -43,10 +45,10 @@ std::string lookup_text(span_account const& account) {
 }
 
 std::string decision_text(span_account const& account) {
-  if (account.tokens == 0) return "nothing to do: it is empty";
-  if (account.kind == hypic::span_kind::fresh) return "forward: it is fresh";
-  if (account.decision == hypic::span_decision::forward) return "forward: it is no longer than its seam";
-  return account.start == 0 ? "reuse: nothing precedes it" : "reuse: all but its seam";
+  std::string const verb = account.tokens == 0                               ? "nothing to do"
+                           : account.decision == hypic::span_decision::reuse ? "reuse"
+                                                                             : "forward";
+  return verb + ": " + to_string(account.reason);
 }
 
 std::int64_t served_prompt::tokens_prefilled() const { return sum_of(spans, &span_account::tokens_prefilled); }

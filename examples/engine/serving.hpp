@@ -15,6 +15,8 @@ namespace hypic_engine {
 struct span_account {
   hypic::span_kind kind{};
   hypic::span_decision decision{};
+  hypic::span_reason reason{};
+  double saved = 0.0;  ///< in forwarded tokens, as the plan values it
   std::int64_t start = 0;
   std::int64_t tokens = 0;
   std::optional<fetch_report> lookup{};  ///< of a reused span: what the store said

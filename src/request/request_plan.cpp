@@ -2,25 +2,42 @@
 #include "hypic/request/request_plan.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace hypic::inline v0 {
 namespace {
 
+/// Decides on a cached span, given its place and tokens.
+void value_cached(planned_span& planned, request_options const& options) noexcept {
+  std::int64_t const seam = planned.start > 0 ? std::min<std::int64_t>(options.seam_rows, planned.tokens) : 0;
+  auto const tokens = static_cast<double>(planned.tokens);
+  auto const cost = static_cast<double>(seam) + options.costs.span + options.costs.token * tokens;
+  planned.saved = tokens - cost;
+  if (seam == planned.tokens) {
+    planned.reason = span_reason::within_seam;
+  } else if (planned.saved <= 0.0) {
+    planned.reason = span_reason::costs_more;
+  } else {
+    planned.decision = span_decision::reuse;
+    planned.reason = planned.start > 0 ? span_reason::seam_forwarded : span_reason::nothing_precedes;
+    planned.rows = seam;
+  }
+}
+
 planned_span plan_span(prompt_span const& span, std::int64_t start, std::int64_t first_row,
-                       std::int32_t seam_rows) noexcept {
+                       request_options const& options) noexcept {
   planned_span planned;
   planned.kind = span.kind;
   planned.start = start;
   planned.tokens = static_cast<std::int64_t>(span.tokens.size());
   planned.first_row = first_row;
   planned.turn = start;
-  bool const preceded = start > 0;
-  std::int64_t const seam = preceded ? std::min<std::int64_t>(seam_rows, planned.tokens) : 0;
-  planned.rows = span.kind == span_kind::fresh ? planned.tokens : seam;
-  if (planned.rows < planned.tokens) {
-    planned.decision = span_decision::reuse;
-    planned.key = span.key;
+  planned.rows = planned.tokens;
+  if (planned.tokens > 0) {
+    planned.reason = span_reason::fresh;
+    if (span.kind == span_kind::cached) value_cached(planned, options);
   }
+  if (planned.decision == span_decision::reuse) planned.key = span.key;
   return planned;
 }
 
@@ -36,6 +53,8 @@ status check_options(model_layout const& layout, request_options const& options)
   if (options.preceding_tokens < 0)
     return {status::invalid_argument, "options.preceding_tokens", options.preceding_tokens, status::relation::at_least,
             0};
+  if (!(std::isfinite(options.costs.span) && std::isfinite(options.costs.token)))
+    return {status::invalid_argument, "options.costs"};
   return status::ok;
 }
 
@@ -49,6 +68,18 @@ status check_length(model_layout const& layout, std::int64_t prompt, std::int64_
 
 }  // namespace
 
+char const* to_string(span_reason reason) noexcept {
+  switch (reason) {
+    case span_reason::empty: return "it is empty";
+    case span_reason::fresh: return "it is fresh";
+    case span_reason::within_seam: return "it is no longer than its seam";
+    case span_reason::costs_more: return "to reuse it costs more";
+    case span_reason::nothing_precedes: return "nothing precedes it";
+    case span_reason::seam_forwarded: return "all but its seam";
+  }
+  return "unknown";
+}
+
 result<request_plan> plan_request(model_layout const& layout, std::span<prompt_span const> spans,
                                   request_options const& options) {
   if (auto const s = validate(layout); s != status::ok) return s;
@@ -57,7 +88,7 @@ result<request_plan> plan_request(model_layout const& layout, std::span<prompt_s
   plan.prompt_tokens = options.preceding_tokens;
   plan.spans.reserve(spans.size());
   for (auto const& span : spans) {
-    auto const planned = plan_span(span, plan.prompt_tokens, plan.rows(), options.seam_rows);
+    auto const planned = plan_span(span, plan.prompt_tokens, plan.rows(), options);
     for (std::int64_t row = 0; row < planned.rows; ++row) {
       plan.row_tokens.push_back(span.tokens[static_cast<std::size_t>(row)]);
       plan.row_positions.push_back(planned.start + row);

@@ -296,6 +296,17 @@ TEST_CASE("a trace of a request shows its cold segments, its two passes and what
   CHECK(totals["store.publish"] == 2);
 }
 
+TEST_CASE("a span whose reuse costs more than it saves is forwarded, and explain says so") {
+  workplace const place;
+  check_success(run(place.prompt("explain", {"a", "b", "+query"}) + words{"--reuse-cost", "1000"} + place.json_out()));
+  auto const written = place.result();
+  for (auto const& serve : written["serves"]) {
+    CHECK(serve["tokens_skipped"] == 0);
+    CHECK(serve["spans"][0]["why"] == "forward: to reuse it costs more");
+    CHECK(serve["spans"][0]["saved"].get<double>() < 0.0);
+  }
+}
+
 // ---- explain ----
 
 TEST_CASE("explain shows misses, then hits, and equal bits") {
@@ -310,7 +321,7 @@ TEST_CASE("explain shows misses, then hits, and equal bits") {
     auto const& spans = written["serves"][serve]["spans"];
     REQUIRE(spans.size() == 6);
     for (auto const& span : spans)
-      check_fields(span, {"file", "kind", "start", "tokens", "hit", "miss_reason", "decision", "why",
+      check_fields(span, {"file", "kind", "start", "tokens", "hit", "miss_reason", "decision", "why", "saved",
                           "tokens_forwarded", "tokens_prefilled", "tokens_skipped"});
     for (std::size_t i : {0U, 1U, 2U}) {
       CHECK(spans[i]["hit"] == (serve == 1));

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <numeric>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "hypic/request/batch_plan.hpp"
@@ -77,6 +79,39 @@ TEST_CASE("A span is reused where its record serves at least one token, and forw
   CHECK(decisions == std::vector{reuse, forward, forward, forward, reuse, forward});
   CHECK(plan->spans[0].key == key_of(1));
   CHECK(plan->spans[2].key == record_key{});
+}
+
+TEST_CASE("Each decision has its reason and its value in forwarded tokens") {
+  auto const plan = plan_request(attention_only(), mixed_prompt(), {.seam_rows = 8});
+  REQUIRE(plan);
+  std::vector<span_reason> reasons;
+  std::vector<double> saved;
+  for (auto const& span : plan->spans) {
+    reasons.push_back(span.reason);
+    saved.push_back(span.saved);
+  }
+  using enum span_reason;
+  CHECK(reasons == std::vector{nothing_precedes, fresh, within_seam, empty, seam_forwarded, fresh});
+  CHECK(saved == std::vector<double>{12, 0, 0, 0, 12, 0});
+  for (int reason = 0; reason <= static_cast<int>(seam_forwarded); ++reason)
+    CHECK(to_string(static_cast<span_reason>(reason)) != std::string("unknown"));
+}
+
+TEST_CASE("A span that costs as much to reuse as to forward is forwarded, and a dearer one sooner") {
+  auto const decided = [](reuse_costs const& costs) {
+    auto const plan = plan_request(attention_only(), std::vector{cached(100, 12, 1), cached(200, 20, 2)},
+                                   {.seam_rows = 8, .costs = costs});
+    REQUIRE(plan);
+    return std::pair{plan->spans[0].reason, plan->spans[1].reason};
+  };
+  using enum span_reason;
+  CHECK(decided({}) == std::pair{nothing_precedes, seam_forwarded});
+  CHECK(decided({.span = 11.5}) == std::pair{nothing_precedes, seam_forwarded});
+  CHECK(decided({.span = 12.0}) == std::pair{costs_more, costs_more});
+  CHECK(decided({.token = 0.75}) == std::pair{nothing_precedes, costs_more});
+  CHECK(decided({.span = 100.0, .token = -10.0}) == std::pair{nothing_precedes, seam_forwarded});
+  CHECK(plan_request(attention_only(), mixed_prompt(), {.costs = {.span = std::nan("")}}).error() ==
+        status::invalid_argument);
 }
 
 TEST_CASE("Tokens that precede a plan move its positions and give its first cached span a seam") {
