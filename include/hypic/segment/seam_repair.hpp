@@ -73,7 +73,8 @@ struct repair_outputs {
 /// Walks every chain through one linear layer and gives the outputs of its forwarded rows.
 ///   state <- initial; for each span: forwarded rows run from the state; cached head rows that were not forwarded are
 ///   replayed, turned by R(start); then state <- T state + R(start) S0.
-/// Shapes:     inputs as of `segment_prefill`; `records` [plan.records].
+/// Shapes:     inputs as of `segment_prefill`; `records` [plan.records], of which those of spans that no chain walks may be
+///             empty.
 /// Resuming:   a later range of spans goes on from the slot that an earlier one left.
 /// Guarantees: no allocation; the same bits for any number of threads and in any batch.
 /// Errors:     invalid_shape, invalid_argument, unsupported (a turn under a diagonal or dense operator),
