@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view index_suffix = ".safetensors.index.json";
 constexpr std::string_view file_suffix = ".safetensors";
+constexpr std::string_view config_file = "config.json";
 
 // ---- The tensors of a model: one walk, for loading and for visiting ----
 //
@@ -182,12 +183,16 @@ void require_as_indexed(safetensors const& shard, std::string const& file, weigh
   }
 }
 
-shard_list read_indexed_shards(fs::path const& index) {
-  auto const map = read_index(index);
+std::set<std::string> shard_names(weight_map const& map) {
   std::set<std::string> files;
   for (auto const& [name, file] : map) files.insert(file);
+  return files;
+}
+
+shard_list read_indexed_shards(fs::path const& index) {
+  auto const map = read_index(index);
   shard_list out;
-  for (auto const& file : files) {
+  for (auto const& file : shard_names(map)) {
     out.push_back(safetensors::read(index.parent_path() / file));
     require_as_indexed(out.back(), file, map);
   }
@@ -219,7 +224,7 @@ model_config read_config(shard_list const& shards, fs::path const& folder) {
   if (auto const* shard = shard_with_config(shards)) {
     return parse_config(shard->metadata().at("config"), shard->source() + ": metadata entry 'config'");
   }
-  auto const path = folder / "config.json";
+  auto const path = folder / config_file;
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
     fail(shards.empty() ? in_quotes(folder.string()) : shards.front().source(),
@@ -298,6 +303,18 @@ std::span<float const> values_of(matrix const& member) { return member.data; }
 
 matrix const& checkpoint::output_matrix() const noexcept {
   return config.tie_word_embeddings ? weights.embeddings : weights.lm_head;
+}
+
+std::vector<fs::path> checkpoint_files(fs::path const& path) {
+  try {
+    auto const file = file_of(path);
+    std::vector<fs::path> files{file, file.parent_path() / config_file};
+    if (is_index(file))
+      for (auto const& shard : shard_names(read_index(file))) files.push_back(file.parent_path() / shard);
+    return files;
+  } catch (engine_error const&) {
+    return {};
+  }
 }
 
 checkpoint load_checkpoint(fs::path const& path) {

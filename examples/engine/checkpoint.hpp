@@ -79,6 +79,9 @@ struct checkpoint {
   matrix const& output_matrix() const noexcept;
 };
 
+/// The files that `load_checkpoint(path)` reads, as far as they can be told; none where it would refuse the path itself.
+std::vector<std::filesystem::path> checkpoint_files(std::filesystem::path const& path);
+
 /// Loads a checkpoint of a flash-linear-attention class. `path` is a safetensors file; or an index,
 /// `*.safetensors.index.json`, whose shards lie beside it; or a folder with one index, or else one safetensors file.
 /// The config is the metadata entry `config` where the file (or a shard) has one, otherwise `config.json` beside it.

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/commands.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
+#include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -17,6 +15,7 @@
 #include "engine/error.hpp"
 #include "engine/files.hpp"
 #include "engine/modes.hpp"
+#include "engine/outputs.hpp"
 #include "engine/progress_bar.hpp"
 #include "engine/safetensors.hpp"
 #include "engine/serving.hpp"
@@ -27,7 +26,6 @@
 namespace hypic_engine {
 namespace {
 
-namespace fs = std::filesystem;
 using json = nlohmann::ordered_json;
 using takes = option_rule::takes;
 
@@ -68,15 +66,14 @@ std::vector<std::int32_t> read_tokens(std::string const& path) {
   return tokens;
 }
 
-/// Says before the work, not after it, that a result would have no place. Errors: engine_error.
-void require_place(std::string const& path) {
-  if (path.empty()) return;
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) fail(in_quotes(path), ": found a folder; expected a file to write");
-  auto const folder = fs::absolute(path, ignored).parent_path();
-  if (!fs::is_directory(folder, ignored)) fail(in_quotes(path), ": found no folder to hold it; expected one");
-  if (!fs::exists(path, ignored) && ::access(folder.c_str(), W_OK) != 0)
-    fail(in_quotes(path), ": found a folder that cannot be written; expected a writable one");
+/// Checks where results go. `--checkpoint` and the values of `read` are what the work reads.
+void require_places(arguments const& given, std::initializer_list<std::string_view> written,
+                    std::initializer_list<std::string_view> read) {
+  auto inputs = checkpoint_files(given.text(checkpoint_rule.name));
+  for (auto const& option : given.all())
+    if (std::ranges::find(read, option.name) != read.end())
+      inputs.insert(inputs.end(), option.values.begin(), option.values.end());
+  hypic_engine::require_places(given, std::span(written.begin(), written.size()), inputs);
 }
 
 /// Adds a text file to a result where one was asked for.
@@ -184,10 +181,7 @@ command_result run_compare(arguments const& given) {
   auto const threads = threads_of(given);
   auto const logits_path = given.text("--logits");
   auto const json_path = given.text("--json");
-  if (!logits_path.empty() && logits_path == json_path)
-    throw usage_error("options --logits and --json: found one file for both; expected two");
-  require_place(logits_path);
-  require_place(json_path);
+  require_places(given, {"--logits", "--json"}, {"--segments", "--query"});
 
   auto const prompt = read_prompt(segments, query);
   progress_bar bar;
@@ -352,7 +346,7 @@ struct serving_session {
     static_cast<void>(threads_of(options));
     static_cast<void>(reuse_cost_of(options));
     require_spans(options);
-    for (auto const* option : {"--json", "--trace"}) require_place(options.text(option));
+    require_places(options, {"--json", "--trace"}, {cached_rule.name, fresh_rule.name});
     return options;
   }
 };

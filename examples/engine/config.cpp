@@ -73,6 +73,14 @@ class field_reader {
     return value;
   }
 
+  /// A number that fp32 holds as one above 0.
+  double positive_float(std::string const& name, double fallback) {
+    auto const value = positive(name, fallback);
+    if (auto const held = static_cast<float>(value); !(held > 0 && std::isfinite(held)))
+      refuse(name, value, "a number above 0 that fp32 holds");
+    return value;
+  }
+
   bool flag(std::string const& name, bool fallback) {
     auto const* value = find(name);
     if (value == nullptr) return fallback;
@@ -269,7 +277,7 @@ model_config read_model(field_reader& fields, std::string const& source) {
   out.layers = fields.size("num_hidden_layers", out.family == model_family::gated_deltanet ? 21 : 24, most_layers);
   out.intermediate_size = read_intermediate_size(fields, out.hidden_size, out.family == model_family::retnet ? 2 : 4);
   out.max_position_embeddings = fields.size("max_position_embeddings", 2048);
-  out.norm_eps = fields.positive("norm_eps", 1e-6);
+  out.norm_eps = fields.positive_float("norm_eps", 1e-6);
   out.tie_word_embeddings = fields.flag("tie_word_embeddings", false);
   out.linear = read_linear(fields, out.family, out.hidden_size);
   out.linear.fused_norm = fields.flag("fuse_norm", true);

@@ -46,19 +46,14 @@ void write_bytes(fs::path const& path, std::span<std::byte const> bytes) {
     fail(quoted_path(path), ": cannot write ", bytes.size(), " bytes; expected a writable place with that room");
 }
 
-/// Where a write to `path` ends up: symbolic links are followed.
-fs::path resolved(fs::path const& path) {
-  std::error_code error;
-  auto const target = fs::weakly_canonical(path, error);
-  return error ? path : target;
-}
-
 void replace_file(fs::path const& target, std::span<std::byte const> bytes) {
   auto partial = target;
   partial += ".partial-" + std::to_string(::getpid());
   std::error_code error;
   try {
     write_bytes(partial, bytes);
+    if (auto const older = fs::status(target, error); fs::exists(older))
+      fs::permissions(partial, older.permissions(), error);
     fs::rename(partial, target, error);
     if (error) fail(quoted_path(target), ": found ", error.message(), "; expected a writable place");
   } catch (engine_error const&) {
@@ -79,6 +74,12 @@ std::vector<std::byte> read_file(fs::path const& path) {
     fail(quoted_path(path), ": could read ", in.gcount(), " bytes; expected ", bytes.size());
   }
   return bytes;
+}
+
+fs::path resolved(fs::path const& path) {
+  std::error_code error;
+  auto const target = fs::weakly_canonical(fs::absolute(path, error), error);
+  return error ? path : target;
 }
 
 void write_file(fs::path const& path, std::span<std::byte const> bytes) {

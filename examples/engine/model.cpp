@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/model.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -350,6 +351,8 @@ buffer model::logits(buffer const& hidden, row_block run, int threads) const {
     rms_norm(hidden.view().rows(block.first, block.rows), checkpoint_.weights.norm, config().norm_eps, normed.view());
     multiply(normed.view(), checkpoint_.output_matrix(), out.view().rows(block.first - run.first, block.rows));
   });
+  if (!std::ranges::all_of(out.data(), [](float logit) { return std::isfinite(logit); }))
+    fail("the logits: found one that is not finite; expected weights under which fp32 does not overflow");
   return out;
 }
 

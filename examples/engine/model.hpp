@@ -37,7 +37,7 @@ class model {
   /// what the mixer throws).
   buffer forward(forward_rows const& rows, token_mixer& mixer, int threads) const;
 
-  /// Logits of one run of hidden rows, [run.rows, vocab].
+  /// Logits of one run of hidden rows, [run.rows, vocab]. Errors: engine_error (one that is not finite).
   buffer logits(buffer const& hidden, row_block run, int threads) const;
 
  private:

@@ -8,6 +8,8 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "engine/compute.hpp"
 #include "engine/error.hpp"
 #include "engine/files.hpp"
+#include "engine/outputs.hpp"
 #include "engine/progress_bar.hpp"
 #include "hypic/core/version.hpp"
 #include "tables/figures.hpp"
@@ -49,12 +52,15 @@ run_header header_of(hypic_engine::arguments const& given, table_options const& 
           given.text("--commit"), options.seed};
 }
 
-/// Says so at once where a file cannot be written at the end, for want of a folder.
-void require_place(std::string const& path) {
-  if (path.empty()) return;
-  auto const folder = std::filesystem::absolute(path).parent_path();
-  if (!std::filesystem::is_directory(folder))
-    hypic_engine::fail(hypic_engine::in_quotes(folder.string()), ": found no such folder; expected one to write to");
+/// The files that the tables are made from.
+std::vector<std::filesystem::path> files_in(std::filesystem::path const& folder) {
+  std::vector<std::filesystem::path> files;
+  std::error_code ignored;
+  for (auto const& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    auto const kind = entry.path().extension();
+    if (kind == ".safetensors" || kind == ".txt") files.push_back(entry.path());
+  }
+  return files;
 }
 
 void write_text(std::string const& path, std::string const& text) {
@@ -80,14 +86,14 @@ int run(hypic_engine::arguments const& given) {
   table_options options;
   options.threads = static_cast<int>(given.number("--threads", processors, 1, 1024));
   options.seed = static_cast<std::uint64_t>(given.number("--seed", 1, 0, most));
-  require_place(given.text("--markdown"));
-  require_place(given.text("--json"));
+  auto const folder = given.has("--data") ? given.text("--data") : HYPIC_ENGINE_DATA;
+  constexpr std::array<std::string_view, 2> results{"--markdown", "--json"};
+  hypic_engine::require_places(given, results, files_in(folder));
   auto const figures = given.text("--figures");
   if (!figures.empty()) require_figures(figures);
   auto const header = header_of(given, options);
   auto const start = std::chrono::steady_clock::now();
-  auto const folder = given.text("--data");
-  auto const data = load_data(folder.empty() ? HYPIC_ENGINE_DATA : folder);
+  auto const data = load_data(folder);
 
   auto markdown = markdown_head(header);
   auto const show = [&](report_table const& table) {

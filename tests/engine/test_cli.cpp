@@ -405,6 +405,10 @@ TEST_CASE("a command line that says nothing doable is refused with code 2") {
   refused({"explain", "--checkpoint", place.checkpoint()}, "options --cached and --fresh: found neither");
   refused(place.compare({"a"}) + words{"--json", place.at("same"), "--logits", place.at("same")},
           "options --logits and --json: found one file for both");
+  refused(place.compare({"a"}) + words{"--json", place.at("same"), "--logits", place.at("./same")},
+          "options --logits and --json: found one file for both");
+  refused(place.prompt("explain", {"+a"}) + words{"--json", place.at("same"), "--trace", place.at("./same")},
+          "options --json and --trace: found one file for both");
 }
 
 // ---- Inputs ----
@@ -502,6 +506,59 @@ TEST_CASE("results that have no place are refused before the work, and older fil
   CHECK(text_of(place.at("out.json")) == "older");
   check_success(run(place.prompt("explain", {"+a"}) + place.json_out()));
   CHECK(place.result()["logits_equal"] == true);
+}
+
+TEST_CASE("a result replaces no file that is read, however it is spelled") {
+  workplace const place;
+  fs::create_hard_link(place.at("a"), place.at("hard"));
+  fs::create_symlink("query", place.at("soft"));
+  auto const before = place.entries();
+  for (std::string const name : {"a", "./a", "hard", "soft", "query", "model.safetensors"}) {
+    for (std::string const option : {"--json", "--logits"}) {
+      CAPTURE(name, option);
+      check_refused(run(place.compare({"a"}) + words{option, place.at(name)}), failure,
+                    "found a file that is read; expected another to write");
+    }
+    for (std::string const option : {"--json", "--trace"}) {
+      check_refused(run(place.prompt("generate", {"a", "+query"}) + words{option, place.at(name)}), failure,
+                    "found a file that is read; expected another to write");
+    }
+  }
+  CHECK(text_of(place.at("a")) == letters(engine_test::text_tokens("ruth.txt", 0, 40)));
+  CHECK(place.entries() == before);
+
+  check_success(run(place.compare({"a"}) + words{"--json", "/dev/null", "--logits", "/dev/null"}));
+}
+
+TEST_CASE("a result replaces no shard, index or config of a checkpoint") {
+  workplace const place;
+  fs::create_directory(place.at("sharded"));
+  auto const index = synthetic::write_sharded(synthetic::make(small_model()), place.at("sharded"), 2);
+  for (auto const& checkpoint : {fs::path(place.at("sharded")), index}) {
+    auto given = place.compare({"a"});
+    given[2] = checkpoint;
+    std::size_t files = 0;
+    for (auto const& entry : fs::directory_iterator(place.at("sharded"))) {
+      CAPTURE(entry.path());
+      check_refused(run(given + words{"--json", entry.path()}), failure, "found a file that is read");
+      ++files;
+    }
+    CHECK(files == 4);
+    check_success(run(given + words{"--json", place.at("sharded/out.json")}));
+    fs::remove(place.at("sharded/out.json"));
+  }
+}
+
+TEST_CASE("weights under which fp32 overflows give a refusal, not tokens") {
+  workplace const place;
+  auto made = synthetic::make(small_model());
+  made.at("lm_head.weight").values.assign(made.at("lm_head.weight").values.size(), 3e38F);
+  synthetic::write_file(made, place.checkpoint());
+  for (auto const& given :
+       {place.compare({"a"}), place.prompt("generate", {"+query"}), place.prompt("explain", {"a", "+query"})}) {
+    check_refused(run(given + place.json_out()), failure, "the logits: found one that is not finite");
+  }
+  CHECK(place.untouched());
 }
 
 TEST_CASE("a result that cannot be printed is a failure") {

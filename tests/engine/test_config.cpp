@@ -238,6 +238,9 @@ TEST_CASE("a field of the wrong type is refused") {
     CHECK_THAT(parse_refusal(family, {{"norm_eps", "1e-6"}}), Catch::Contains("expected a number"));
     CHECK_THAT(parse_refusal(family, {{"norm_eps", 0}}),
                Catch::Contains("'norm_eps': found 0; expected a number above 0"));
+    for (double const out_of_fp32 : {1e39, 1e308, 1e-46})
+      CHECK_THAT(parse_refusal(family, {{"norm_eps", out_of_fp32}}),
+                 Catch::Contains("a number above 0 that fp32 holds"));
     CHECK_THAT(parse_refusal(family, {{"tie_word_embeddings", 1}}), Catch::Contains("expected true or false"));
     CHECK_THAT(parse_refusal(family, {{"fuse_norm", nullptr}}), Catch::Contains("found null; expected true or false"));
     CHECK_THAT(parse_refusal(family, {{"attn", 3}}),

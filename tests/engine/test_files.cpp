@@ -71,6 +71,15 @@ TEST_CASE("a symbolic link stays one, and its target is written") {
   CHECK(read_text(folder / "target") == "new");
 }
 
+TEST_CASE("a file that is written anew keeps its permissions") {
+  temporary_folder const folder;
+  write_text(folder / "private", "old");
+  fs::permissions(folder / "private", fs::perms::owner_read | fs::perms::owner_write);
+  write_text(folder / "private", "new");
+  CHECK(fs::status(folder / "private").permissions() == (fs::perms::owner_read | fs::perms::owner_write));
+  CHECK(read_text(folder / "private") == "new");
+}
+
 TEST_CASE("a device or a pipe is written to, not replaced") {
   write_text("/dev/null", "text");
   CHECK(fs::is_character_file("/dev/null"));
