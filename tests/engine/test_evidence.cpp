@@ -82,9 +82,9 @@ TEST_CASE("before the first attention layer, attention makes no difference to st
         std::find_if(layers.begin(), layers.end(),
                      [](auto const& layer) { return std::holds_alternative<hypic::attention_layer>(layer); }) -
         layers.begin();
-    auto const error = [&](std::int32_t layer, std::string const& part) {
+    auto const error = [&checkpoint = name](std::int32_t layer, std::string const& part) {
       for (auto const& row : cached().drift)
-        if (row.checkpoint == name && row.layer == layer && row.part == part) return row.error;
+        if (row.checkpoint == checkpoint && row.layer == layer && row.part == part) return row.error;
       return std::nan("");
     };
     for (std::int32_t layer = 0; layer < first; ++layer)
