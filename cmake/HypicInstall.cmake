@@ -12,7 +12,7 @@ export(EXPORT hypicTargets NAMESPACE hypic:: FILE ${PROJECT_BINARY_DIR}/hypicTar
 # Headers of what was not built would compile and then not link.
 set(not_built "")
 if(NOT HYPIC_STORE)
-  list(APPEND not_built PATTERN store EXCLUDE PATTERN request EXCLUDE)
+  list(APPEND not_built PATTERN store EXCLUDE PATTERN request EXCLUDE PATTERN hypic.h EXCLUDE)
 endif()
 if(NOT HYPIC_CUDA)
   list(APPEND not_built PATTERN cuda EXCLUDE)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 API_TYPE = re.compile(r"\b(?:class|struct)\s+HYPIC_API\s+(\w+)")
-API_FUNCTION = re.compile(r"\bHYPIC_API\s[^;{}()]*?\b(\w+)\s*\(")
+API_FUNCTION = re.compile(r"\bHYPIC_(?:C_)?API\s[^;{}()]*?\b(\w+)\s*\(")
 NOT_CODE = re.compile(r"//.*|^\s*#.*", re.MULTILINE)
 C_NAME = re.compile(r"hypic_\w+")
 
