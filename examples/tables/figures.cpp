@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -104,12 +105,19 @@ std::string script(figure const& of, std::string const& output) {
   return text.str();
 }
 
-/// Runs gnuplot on a script; whether it was content.
+/// Runs gnuplot on a script; whether it was content. One that is not there ends before it has read: that is an answer,
+/// not a signal that ends this program.
 bool run_gnuplot(std::string const& input) {
+  auto* const on_broken_pipe = std::signal(SIGPIPE, SIG_IGN);
   auto* const pipe = ::popen("gnuplot - 2>/dev/null", "w");
-  if (pipe == nullptr) return false;
+  if (pipe == nullptr) {
+    std::signal(SIGPIPE, on_broken_pipe);
+    return false;
+  }
   auto const written = std::fwrite(input.data(), 1, input.size(), pipe);
-  return ::pclose(pipe) == 0 && written == input.size();
+  auto const outcome = ::pclose(pipe);
+  std::signal(SIGPIPE, on_broken_pipe);
+  return outcome == 0 && written == input.size();
 }
 
 /// A panel a checkpoint, filled by fn(panel's series, row).
