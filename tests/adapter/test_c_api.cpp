@@ -14,6 +14,7 @@
 #include "hypic/core/version.hpp"
 #include "hypic/store/contract_kit.hpp"
 #include "hypic/store/memory_store.hpp"
+#include "store/store_data.hpp"
 
 using namespace hypic;
 
@@ -325,6 +326,7 @@ class store_through_c final : public cache_store {
     return to_cpp(outcome);
   }
   status publish(std::span<publish_request const> requests, std::span<status> outcomes) noexcept override {
+    if (outcomes.size() != requests.size()) return {status::invalid_shape, "outcomes"};  // C has one count for both
     std::vector<hypic_publication> publications;
     std::list<std::vector<hypic_part>> parts;
     std::list<std::vector<hypic_digest>> digests;
@@ -387,7 +389,8 @@ class store_through_c final : public cache_store {
 TEST_CASE("A store of C functions keeps the contract", "[adapter][c_api]") {
   auto const reports = check_store_contract(
       {.make = [](void*) -> std::unique_ptr<cache_store> { return std::make_unique<store_through_c>(); },
-       .capacity_bytes = capacity});
+       .capacity_bytes = capacity,
+       .damage = [](void*, cache_store& store, lookup_request const& of) { return test::damage_in_place(store, of); }});
   REQUIRE(reports);
   for (auto const& report : *reports) {
     CAPTURE(report.verb, report.clause, report.found);

@@ -147,4 +147,18 @@ class asked {
 
 inline miss_reason look_up(cache_store& store, lookup_request const& request) { return asked(store, request).reason(); }
 
+/// Flips a bit of a part that a store holds. What a lease shows is constant, and the store has no verb that changes what it
+/// keeps, so a test that plays faulty memory casts the constness away; the bytes themselves are not constant objects.
+inline void tamper(asked const& reader, record_part const& part) {
+  auto* const bytes = const_cast<std::byte*>(reader.block().data());
+  bytes[part.offset + part.bytes / 2] ^= std::byte{4};
+}
+
+/// The contract kit's `damage` of a store that serves its own memory.
+inline bool damage_in_place(cache_store& store, lookup_request const& of) {
+  asked const reader{store, of};
+  if (reader.hit()) tamper(reader, of.layout->parts()[static_cast<std::size_t>(of.layout->find(of.parts[0]))]);
+  return reader.hit();
+}
+
 }  // namespace hypic::test

@@ -29,13 +29,6 @@ std::vector<segment_record> make_records(int count, std::int64_t tokens = 12) {
 
 bool there(cache_store& store, segment_record const& record) { return asked(store, record.question()).hit(); }
 
-/// Flips a bit of a part that a store holds. What a lease shows is constant, and the store has no verb that changes what it
-/// keeps, so a test that plays faulty memory casts the constness away; the bytes themselves are not constant objects.
-void tamper(asked const& reader, record_part const& part) {
-  auto* const bytes = const_cast<std::byte*>(reader.block().data());
-  bytes[part.offset + part.bytes / 2] ^= std::byte{4};
-}
-
 bool balanced(store_usage const& usage) {
   return usage.free >= 0 && usage.held >= 0 && usage.pinned >= 0 &&
          usage.free + usage.held + usage.pinned == usage.capacity;
