@@ -71,6 +71,18 @@ class remembers : public front {
   std::list<std::vector<std::byte>> bytes;
 };
 
+/// Calls fn(request, outcome) for each record of a batch that has an outcome each.
+template <class Fn>
+void each_outcome(std::span<publish_request const> requests, std::span<status> outcomes, Fn fn) {
+  if (requests.size() != outcomes.size()) return;
+  for (std::size_t i = 0; i < requests.size(); ++i) fn(requests[i], outcomes[i]);
+}
+
+/// Whether one record is published and told of.
+bool is_one(std::span<publish_request const> requests, std::span<status> outcomes) noexcept {
+  return requests.size() == 1 && outcomes.size() == 1;
+}
+
 constexpr lookup_result miss(miss_reason reason) noexcept { return {lookup_state::miss, reason, {}}; }
 
 class slow_store final : public front {
@@ -478,7 +490,7 @@ template <status::code Refused>
 struct keeps_of_the_refused : front {
   status publish(std::span<publish_request const> requests, std::span<status> outcomes) noexcept override {
     auto const returned = front::publish(requests, outcomes);
-    if (requests.size() == 1 && outcomes.size() == 1 && outcomes[0] == Refused) keep(requests[0]);
+    if (is_one(requests, outcomes) && outcomes[0] == Refused) keep(requests[0]);
     return returned;
   }
   virtual void keep(publish_request const& refused) = 0;
@@ -562,10 +574,9 @@ struct replaces final : remembers {
   status publish(std::span<publish_request const> requests, std::span<status> outcomes) noexcept override {
     auto const returned = front::publish(requests, outcomes);
     std::lock_guard const lock(mutex);
-    for (std::size_t i = 0; i < outcomes.size(); ++i) {
-      auto const& one = requests[i];
-      if (outcomes[i] == status::ok && one.parts.empty()) latest[one.key] = {one.block.begin(), one.block.end()};
-    }
+    each_outcome(requests, outcomes, [&](publish_request const& one, status outcome) {
+      if (outcome == status::ok && one.parts.empty()) latest[one.key] = {one.block.begin(), one.block.end()};
+    });
     return returned;
   }
   status poll(ticket which, std::span<lookup_result> results) noexcept override {
@@ -586,8 +597,9 @@ struct keeps_no_copy : remembers {
   status publish(std::span<publish_request const> requests, std::span<status> outcomes) noexcept override {
     auto const returned = front::publish(requests, outcomes);
     std::lock_guard const lock(mutex);
-    for (std::size_t i = 0; i < outcomes.size(); ++i)
-      if (outcomes[i] == status::ok && requests[i].parts.empty()) theirs.emplace(requests[i].key, requests[i]);
+    each_outcome(requests, outcomes, [&](publish_request const& one, status outcome) {
+      if (outcome == status::ok && one.parts.empty()) theirs.emplace(one.key, one);
+    });
     return returned;
   }
   status poll(ticket which, std::span<lookup_result> results) noexcept override {
@@ -678,8 +690,9 @@ struct loses_what_it_refuses final : remembers {
   status publish(std::span<publish_request const> requests, std::span<status> outcomes) noexcept override {
     auto const returned = front::publish(requests, outcomes);
     std::lock_guard const lock(mutex);
-    for (std::size_t i = 0; i < outcomes.size(); ++i)
-      if (outcomes[i] == status::corrupt) lost.insert(requests[i].key);
+    each_outcome(requests, outcomes, [&](publish_request const& one, status outcome) {
+      if (outcome == status::corrupt) lost.insert(one.key);
+    });
     return returned;
   }
   status poll(ticket which, std::span<lookup_result> results) noexcept override {
@@ -694,7 +707,7 @@ struct loses_what_it_refuses final : remembers {
 struct refuses_the_empty final : front {
   status publish(std::span<publish_request const> requests, std::span<status> outcomes) noexcept override {
     auto const returned = front::publish(requests, outcomes);
-    bool const empty = requests.size() == 1 && outcomes.size() == 1 && requests[0].block.empty();
+    bool const empty = is_one(requests, outcomes) && requests[0].block.empty();
     if (!empty || returned != status::ok) return returned;
     return outcomes[0] = status::invalid_shape;
   }
