@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 #include <numeric>
+#include <utility>
 
 using hypic::status;
 
@@ -40,6 +41,19 @@ paged_store::paged_store(std::int64_t pages, std::int64_t page_bytes)
 std::int64_t paged_store::free_pages() const {
   std::lock_guard const lock(mutex_);
   return static_cast<std::int64_t>(free_.size());
+}
+
+bool paged_store::damage(hypic::record_key const& key, hypic::part_id const& part) {
+  std::lock_guard const lock(mutex_);
+  auto const found = records_.find(key);
+  auto const index = found == records_.end() ? -1 : found->second.layout.find(part);
+  if (index < 0 || !found->second.there[static_cast<std::size_t>(index)]) return false;
+  bool flipped = false;
+  each_piece(found->second, found->second.layout.parts()[static_cast<std::size_t>(index)],
+             [&](std::byte* page, std::int64_t, std::int64_t) {
+               if (!std::exchange(flipped, true)) *page ^= std::byte{1};
+             });
+  return true;
 }
 
 // [begin begin]
@@ -196,21 +210,22 @@ bool paged_store::make_room(std::size_t pages) {
 // [begin release]
 hypic::status paged_store::release(hypic::ticket which, hypic::fence after) noexcept {
   std::lock_guard const lock(mutex_);
-  end_leases();
   auto const found = open_.find(which);
-  if (found == open_.end()) return {status::not_found, "which"};
-  return guarded([&]() -> status {
-    closing_.emplace_back();
-    closing_.back() = std::move(found->second);
-    closing_.back().end = after;
-    open_.erase(found);
+  if (found != open_.end()) {
+    found->second.end = after;
+    closing_.insert(open_.extract(found));  // moves the lease: nothing is allocated, so nothing fails
     end_leases();
     return status::ok;
-  });
+  }
+  end_leases();
+  return {status::not_found, "which"};
 }
 
-/// Forgets the released leases whose fences have been reached.
+/// Forgets the released leases whose fences have been reached; those are not asked again.
 void paged_store::end_leases() {
-  closing_.remove_if([](lease const& one) { return one.end.reached == nullptr || one.end.reached(one.end.context); });
+  std::erase_if(closing_, [](auto const& named) {
+    auto const& end = named.second.end;
+    return end.reached == nullptr || end.reached(end.context);
+  });
 }
 // [end release]

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <list>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -27,6 +26,9 @@ class paged_store final : public hypic::cache_store {
   // [end declaration]
 
   std::int64_t free_pages() const;
+
+  /// Flips a bit of a part in its page, as faulty memory would; false: it is not there. For the contract kit.
+  bool damage(hypic::record_key const& key, hypic::part_id const& part);
 
  private:
   struct record {
@@ -56,7 +58,7 @@ class paged_store final : public hypic::cache_store {
   std::vector<std::int64_t> free_;
   std::map<hypic::record_key, record> records_;
   std::map<hypic::ticket, lease> open_;
-  std::list<lease> closing_;
+  std::map<hypic::ticket, lease> closing_;  // released, the fence being ahead
   std::uint64_t clock_ = 0;
   std::uint64_t last_ticket_ = 0;
   mutable std::mutex mutex_;

@@ -2,8 +2,10 @@
 #include <catch2/catch.hpp>
 
 #include <array>
+#include <memory>
 #include <utility>
 
+#include "hypic/store/contract_kit.hpp"
 #include "hypic/store/memory_store.hpp"
 #include "store/store_data.hpp"
 #include "support/failing_allocation.hpp"
@@ -94,4 +96,31 @@ TEST_CASE("names, layouts and digests that find no memory say so", "[store][allo
             status::out_of_memory, [&] { return record_layout::make(model, 12).error(); }, nothing) > 0);
   CHECK(fail_each_allocation(
             status::out_of_memory, [&] { return part_digests(record.layout, record.block).error(); }, nothing) > 0);
+}
+
+TEST_CASE("the contract kit that finds no memory says so, wherever that happens", "[store][allocation][contract]") {
+  static constexpr std::int64_t capacity = 256 * 1024;
+  store_under_test const subject{
+      .make = [](void*) -> std::unique_ptr<cache_store> { return std::make_unique<memory_store>(capacity); },
+      .capacity_bytes = capacity,
+      .threads = 2};
+  int failed = 0;
+  // Far enough for every clause: steps grow, as each clause allocates much the same again and again.
+  for (int allowed = 0;; allowed += 1 + allowed / 16) {
+    bool refused = false;
+    auto const reports = [&] {
+      failing_allocation const failing{allowed};
+      auto made = check_store_contract(subject);
+      refused = failing.failed();
+      return made;
+    }();
+    CAPTURE(allowed);
+    if (!refused) {
+      REQUIRE(reports);
+      break;
+    }
+    ++failed;
+    REQUIRE(reports.error() == status::out_of_memory);
+  }
+  CHECK(failed > 50);
 }
