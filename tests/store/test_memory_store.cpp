@@ -461,6 +461,41 @@ TEST_CASE("a lease ends at the first verb after its fence is reached", "[store][
   CHECK(store.usage().pinned == 0);
 }
 
+TEST_CASE("what comes late for an old ticket or an old record meets no new one", "[store][memory_store][case-30]") {
+  memory_store store{ample};
+  segment_record const record{make_small_model(), 12, 1};
+  REQUIRE(publish(store, record.publication()) == status::ok);
+
+  // The work on the first lease lasts longer than the record: that is damaged, found corrupt and published anew.
+  std::atomic<bool> over{false};
+  asked early{store, record.question()};
+  auto const old_name = early.name();
+  auto const old_block = early.block();
+  REQUIRE(early.release({reached, &over}) == status::ok);
+  {
+    asked const reader{store, record.question()};
+    tamper(reader, record.layout.parts()[0]);
+  }
+  REQUIRE(look_up(store, record.question()) == miss_reason::corrupt);
+  REQUIRE(publish(store, record.publication()) == status::ok);
+  asked const late{store, record.question()};
+  REQUIRE(late.hit());
+  REQUIRE(late.name() != old_name);
+  REQUIRE(late.block().data() != old_block.data());
+  CHECK(store.usage().pinned == 2 * record.bytes());
+
+  // Late calls with the old ticket are refused, and the old work's end frees the old record's bytes alone.
+  lookup_result result;
+  CHECK(store.poll(old_name, {&result, 1}) == status::not_found);
+  CHECK(store.release(old_name) == status::not_found);
+  CHECK(store.usage().pinned == 2 * record.bytes());
+  over = true;
+  CHECK(store.release(ticket::none) == status::not_found);
+  CHECK(store.usage().pinned == record.bytes());
+  CHECK(same_parts(record.layout, late.block(), record.block));
+  CHECK(look_up(store, record.question()) == miss_reason::none);
+}
+
 TEST_CASE("the same segment twice in one prompt is leased twice", "[store][memory_store][case-20]") {
   auto const records = make_records(2);
   memory_store store{ample};

@@ -24,8 +24,9 @@ struct store_usage {
 ///           priority; ties go to the least recently used (GreedyDual-Size, Cao and Irani, USITS 1997). Leased records
 ///           stay. A record that fits only by evicting leased ones is refused with capacity_exceeded.
 /// Look-ups stand for the moment of `begin` and are answered at the first poll; while one thread polls, another sees them
-/// pending. A corrupt record is served to nobody once it is found; its bytes stay until its leases end.
-/// Failed allocations become backend_failure.
+/// pending. A corrupt record is served to no look-up that begins after it is found; its bytes stay until its leases end.
+/// Failed allocations become backend_failure; what was thrown out to make room for a publication that then failed is gone.
+/// Polling and releasing allocate nothing.
 class HYPIC_API memory_store final : public cache_store {
  public:
   /// `watch` may be null; it counts "store.hit", "store.miss.<reason>" (the enumerator's name), "store.publish" (those
