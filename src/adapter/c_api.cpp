@@ -244,15 +244,19 @@ class table_store final : public hypic::cache_store {
 
   hypic::result<hypic::ticket> begin(std::span<hypic::lookup_request const> requests) noexcept override {
     try {
-      std::list<c_request> kept;
+      // All that allocates comes before the caller's store knows of it: a failure leaves no ticket behind.
+      std::map<std::uint64_t, std::list<c_request>> made;
+      auto& kept = made[0];
       std::vector<hypic_lookup> lookups;
       if (auto const s = in_c(requests, kept, lookups); s != status::ok) return s;
       std::uint64_t ticket = 0;
       auto const outcome =
           to_cpp(table_.begin(table_.context, lookups.data(), static_cast<std::int64_t>(lookups.size()), &ticket));
       if (outcome != status::ok) return outcome;
+      auto named = made.extract(made.begin());
+      named.key() = ticket;
       std::lock_guard const lock(mutex_);
-      asked_[ticket] = std::move(kept);
+      asked_.insert(std::move(named));
       return static_cast<hypic::ticket>(ticket);
     } catch (std::exception const&) {
       return status{status::backend_failure, "memory"};
