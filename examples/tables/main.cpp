@@ -98,6 +98,7 @@ int run(hypic_engine::arguments const& given) {
   auto markdown = markdown_head(header);
   auto const show = [&](report_table const& table) {
     std::cout << terminal_text(table) << std::endl;
+    if (!std::cout) hypic_engine::fail("standard output: cannot be written; expected room for the tables");
     markdown += "\n";
     markdown += markdown_text(table);
   };

@@ -245,11 +245,12 @@ status compose(operator_form form, state_dims const& dims, const_summary_view la
 status apply(operator_form form, state_dims const& dims, const_summary_view summary, tensor_view<float const, 3> in,
              tensor_view<float, 3> out, host_exec const& ex) {
   auto const states = std::array<std::int64_t, 3>{dims.value_heads, dims.key_dim, dims.value_dim};
-  auto const checked = first_failure(expect_form(form), validate(dims),
-                                     expect_summary({"summary.operators", "summary.end_states"}, form, dims, summary),
-                                     expect_shape("in", in, states, last_stride::any),
-                                     expect_shape("out", out, states, last_stride::any),
-                                     expect_apart("out overlaps in", out, in), expect_exec(ex, 0));
+  auto const checked = first_failure(
+      expect_form(form), validate(dims),
+      expect_summary({"summary.operators", "summary.end_states"}, form, dims, summary),
+      expect_shape("in", in, states, last_stride::any), expect_shape("out", out, states, last_stride::any),
+      expect_apart("out overlaps in", out, in),
+      expect_apart("out overlaps summary", out, summary.operators, summary.end_states), expect_exec(ex, 0));
   if (checked != status::ok) return checked;
   auto const told = tell(ex, "algebra.apply");
   parallel_for(ex.threads, dims.value_heads, [&](std::int64_t head, int) {
@@ -260,7 +261,7 @@ status apply(operator_form form, state_dims const& dims, const_summary_view summ
 }
 
 std::int64_t fold_workspace_bytes(operator_form form, state_dims const& dims, int threads) noexcept {
-  return head_bytes(form, dims) * std::max(threads, 1) + scratch_alignment;
+  return head_bytes(form, dims) * workers_of(threads) + scratch_alignment;
 }
 
 status fold(operator_form form, state_dims const& dims, const_summaries_view runs, summary_view out,

@@ -13,12 +13,16 @@ status check(tensor_view<float const, 2> previous, std::int64_t tokens, tensor_v
   auto const [length, channels] = out.extent;
   auto const forwarded = fresh.extent[0];
   if (tokens < 0) return {status::invalid_shape, "tokens", tokens, status::relation::at_least, 0};
-  if (forwarded > tokens) return {status::invalid_shape, "fresh", forwarded, status::relation::at_most, tokens};
+  if (forwarded > tokens) {
+    return status{status::invalid_shape, "fresh", forwarded, status::relation::at_most, tokens}.in(
+        status::measure::extent, 0);
+  }
   if (length == 0) return status::ok;  // a convolution of length 1 has no tail
 
-  auto const checked = first_failure(
-      expect_shape("out", out, out.extent), expect_shape("previous", previous, out.extent),
-      expect_shape("fresh", fresh, {forwarded, channels}), expect_apart("out overlaps previous", out, previous));
+  auto const checked =
+      first_failure(expect_shape("out", out, out.extent), expect_shape("previous", previous, out.extent),
+                    expect_shape("fresh", fresh, {forwarded, channels}),
+                    expect_apart("out overlaps an input", out, previous, fresh, cached));
   if (checked != status::ok || (forwarded == tokens && cached.empty())) return checked;
   return expect_shape("cached", cached, {std::min(length, tokens), channels});
 }

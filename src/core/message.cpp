@@ -58,7 +58,8 @@ std::string message(status const& outcome) {
   auto const words = words_of(outcome.value());
   std::string_view const argument = outcome.argument();
   if (argument.empty()) return std::string{words.name};
-  if (outcome.wanted() == status::relation::none) return fmt::format("{}: {} {}", words.name, argument, words.meaning);
+  if (outcome.wanted() == status::relation::none)
+    return fmt::format("{}: {} {}", words.name, subject(outcome), words.meaning);
   return fmt::format("{}: {} is {}, expected {} {}", words.name, subject(outcome), outcome.found(),
                      words_of(outcome.wanted()), outcome.expected());
 }

@@ -6,11 +6,13 @@
 #include <cstring>
 #include <memory>
 
+#include "core/calls.hpp"
 #include "core/parallel.hpp"
 #include "core/scratch.hpp"
 #include "core/shapes.hpp"
 #include "hypic/algebra/tail.hpp"
 #include "hypic/segment/rebase_keys.hpp"
+#include "store/guarded.hpp"
 
 namespace hypic::inline v0 {
 namespace {
@@ -105,33 +107,36 @@ void clear_rows(tensor_view<float, 2> out) {
 
 result<assembler> assembler::make(model_layout const& layout, batch_plan plan, std::span<record_view const> records,
                                   std::int64_t state_slots) {
-  if (auto const s = validate(layout); s != status::ok) return s;
-  if (auto const s = check_records(layout, plan, records); s != status::ok) return s;
+  return guarded([&]() -> result<assembler> {
+    if (auto const s = validate(layout); s != status::ok) return s;
+    if (auto const s = check_records(layout, plan, records); s != status::ok) return s;
 
-  assembler made;
-  made.plan_ = std::move(plan);
-  auto const& batch = made.plan_;
-  for (auto const& request : batch.requests)
-    made.positions_.insert(made.positions_.end(), request.plan.row_positions.begin(), request.plan.row_positions.end());
-  for (std::size_t i = 0; i < batch.runs.size(); ++i)
-    made.convolution_runs_.push_back({batch.runs[i].first_row, batch.runs[i].rows, static_cast<std::int64_t>(i)});
+    assembler made;
+    made.plan_ = std::move(plan);
+    auto const& batch = made.plan_;
+    for (auto const& request : batch.requests)
+      made.positions_.insert(made.positions_.end(), request.plan.row_positions.begin(),
+                             request.plan.row_positions.end());
+    for (std::size_t i = 0; i < batch.runs.size(); ++i)
+      made.convolution_runs_.push_back({batch.runs[i].first_row, batch.runs[i].rows, static_cast<std::int64_t>(i)});
 
-  auto const cached = std::count_if(batch.record_of.begin(), batch.record_of.end(), [](auto e) { return e >= 0; });
-  for (std::size_t l = 0; l < layout.layers.size(); ++l) {
-    auto const layer = static_cast<std::int32_t>(l);
-    if (auto const* attention = std::get_if<attention_layer>(&layout.layers[l])) {
-      auto walk = made.make_attention_walk(layer, *attention, records);
-      if (auto const s = validate(walk.plan); s != status::ok) return s;
-      made.walks_.emplace_back(std::move(walk));
-      continue;
+    auto const cached = std::count_if(batch.record_of.begin(), batch.record_of.end(), [](auto e) { return e >= 0; });
+    for (std::size_t l = 0; l < layout.layers.size(); ++l) {
+      auto const layer = static_cast<std::int32_t>(l);
+      if (auto const* attention = std::get_if<attention_layer>(&layout.layers[l])) {
+        auto walk = made.make_attention_walk(layer, *attention, records);
+        if (auto const s = validate(walk.plan); s != status::ok) return s;
+        made.walks_.emplace_back(std::move(walk));
+        continue;
+      }
+      auto const& linear = std::get<linear_layer>(layout.layers[l]);
+      auto repair = plan_seam_repair(linear.family, linear.dims, linear.options, batch.rows(), state_slots, cached,
+                                     seam_spans(batch, records), seam_chains(batch));
+      if (!repair) return repair.error();
+      made.walks_.emplace_back(made.make_linear_walk(layer, linear, std::move(repair).value(), records));
     }
-    auto const& linear = std::get<linear_layer>(layout.layers[l]);
-    auto repair = plan_seam_repair(linear.family, linear.dims, linear.options, batch.rows(), state_slots, cached,
-                                   seam_spans(batch, records), seam_chains(batch));
-    if (!repair) return repair.error();
-    made.walks_.emplace_back(made.make_linear_walk(layer, linear, std::move(repair).value(), records));
-  }
-  return made;
+    return made;
+  });
 }
 
 assembler::linear_walk assembler::make_linear_walk(std::int32_t layer, linear_layer const& shape, repair_plan plan,
@@ -217,6 +222,8 @@ status assembler::tails(std::int32_t layer, tensor_view<float const, 2> raw, ten
       s != status::ok)
     return s;
 
+  if (auto const s = expect_exec(ex, 0); s != status::ok) return s;
+
   auto const& chains = walk->plan.chains;
   parallel_for(ex.threads, static_cast<std::int64_t>(chains.size()), [&](std::int64_t request, int) {
     walk_tails(*walk, chains[static_cast<std::size_t>(request)], raw, pool, tails);
@@ -270,17 +277,13 @@ status assembler::check_attention(attention_walk const& walk, tensor_view<float 
     return {status::invalid_shape, "caches", static_cast<std::int64_t>(caches.size()), status::relation::equal_to,
             static_cast<std::int64_t>(plan.sequences.size())};
   for (std::size_t r = 0; r < caches.size(); ++r) {
-    auto const& keys = caches[r].keys.extent;
-    auto const& values = caches[r].values.extent;
+    auto const& [keys, values] = caches[r];
     auto const least = plan.sequences[r].keys;
-    if (std::min(keys[0], values[0]) < least)
-      return {status::invalid_shape, "caches: rows", std::min(keys[0], values[0]), status::relation::at_least, least};
-    if (auto const s = expect_shape("caches: keys", caches[r].keys, {keys[0], plan.kv_heads, plan.key_dim});
-        s != status::ok)
-      return s;
-    if (auto const s = expect_shape("caches: values", caches[r].values, {values[0], plan.kv_heads, plan.value_dim});
-        s != status::ok)
-      return s;
+    auto const checked =
+        first_failure(expect_extent("caches.keys", keys, 0, least), expect_extent("caches.values", values, 0, least),
+                      expect_shape("caches.keys", keys, {keys.extent[0], plan.kv_heads, plan.key_dim}),
+                      expect_shape("caches.values", values, {values.extent[0], plan.kv_heads, plan.value_dim}));
+    if (checked != status::ok) return checked;
   }
   return status::ok;
 }
@@ -292,9 +295,13 @@ status assembler::attention(std::int32_t layer, tensor_view<float const, 3> q, t
   auto const* walk = std::get_if<attention_walk>(&walks_[static_cast<std::size_t>(layer)]);
   if (walk == nullptr) return {status::invalid_argument, "layer: it is a linear layer"};
   if (auto const s = check_attention(*walk, k, v, caches); s != status::ok) return s;
-  auto const lent = static_cast<std::int64_t>(ex.workspace.size());
-  if (auto const least = attention_workspace_bytes(*walk, ex.threads); lent < least)
-    return {status::workspace_too_small, "workspace", lent, status::relation::at_least, least};
+  // Before anything is written, what seam_attention would find after it.
+  auto const& plan = walk->plan;
+  auto const checked = first_failure(expect_shape("q", q, {plan.total_rows, plan.query_heads, plan.key_dim}),
+                                     expect_shape("o", o, {plan.total_rows, plan.query_heads, plan.value_dim}),
+                                     expect_apart("o overlaps an input", o, q, k, v),
+                                     expect_exec(ex, attention_workspace_bytes(*walk, ex.threads)));
+  if (checked != status::ok) return checked;
 
   for (auto const& span : walk->cached) {
     auto const& cache = caches[static_cast<std::size_t>(span.request)];

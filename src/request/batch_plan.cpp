@@ -4,6 +4,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "store/guarded.hpp"
+
 namespace hypic::inline v0 {
 namespace {
 
@@ -40,22 +42,24 @@ class record_table {
 }  // namespace
 
 result<batch_plan> plan_batch(std::vector<batch_request> requests) {
-  if (auto const s = check_slots(requests); s != status::ok) return s;
-  batch_plan batch;
-  batch.requests = std::move(requests);
-  batch.first_row.push_back(0);
-  record_table table(batch.records);
-  for (std::size_t r = 0; r < batch.requests.size(); ++r) {
-    auto const& plan = batch.requests[r].plan;
-    for (std::size_t s = 0; s < plan.spans.size(); ++s) {
-      auto const& span = plan.spans[s];
-      batch.runs.push_back(
-          {batch.rows() + span.first_row, span.rows, static_cast<std::int64_t>(r), static_cast<std::int64_t>(s)});
-      batch.record_of.push_back(table.entry_of(span));
+  return guarded([&]() -> result<batch_plan> {
+    if (auto const s = check_slots(requests); s != status::ok) return s;
+    batch_plan batch;
+    batch.requests = std::move(requests);
+    batch.first_row.push_back(0);
+    record_table table(batch.records);
+    for (std::size_t r = 0; r < batch.requests.size(); ++r) {
+      auto const& plan = batch.requests[r].plan;
+      for (std::size_t s = 0; s < plan.spans.size(); ++s) {
+        auto const& span = plan.spans[s];
+        batch.runs.push_back(
+            {batch.rows() + span.first_row, span.rows, static_cast<std::int64_t>(r), static_cast<std::int64_t>(s)});
+        batch.record_of.push_back(table.entry_of(span));
+      }
+      batch.first_row.push_back(batch.rows() + plan.rows());
     }
-    batch.first_row.push_back(batch.rows() + plan.rows());
-  }
-  return batch;
+    return batch;
+  });
 }
 
 }  // namespace hypic::inline v0

@@ -3,9 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+
+#include "store/guarded.hpp"
 
 namespace hypic::inline v0 {
 namespace {
+
+constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
 
 /// Decides on a cached span, given its place and tokens.
 void value_cached(planned_span& planned, request_options const& options) noexcept {
@@ -60,10 +65,10 @@ status check_options(model_layout const& layout, request_options const& options)
 
 status check_length(model_layout const& layout, std::int64_t prompt, std::int64_t generated) noexcept {
   if (prompt == 0) return {status::invalid_argument, "prompt tokens", 0, status::relation::at_least, 1};
-  if (layout.max_positions > 0 && generated > layout.max_positions - prompt)
-    return {status::capacity_exceeded, "prompt plus generated tokens", prompt + generated, status::relation::at_most,
-            layout.max_positions};
-  return status::ok;
+  auto const most = layout.max_positions > 0 ? layout.max_positions : largest;
+  if (generated <= most - prompt) return status::ok;
+  auto const found = generated <= largest - prompt ? prompt + generated : largest;
+  return {status::capacity_exceeded, "prompt plus generated tokens", found, status::relation::at_most, most};
 }
 
 }  // namespace
@@ -82,40 +87,47 @@ char const* to_string(span_reason reason) noexcept {
 
 result<request_plan> plan_request(model_layout const& layout, std::span<prompt_span const> spans,
                                   request_options const& options) {
-  if (auto const s = validate(layout); s != status::ok) return s;
-  if (auto const s = check_options(layout, options); s != status::ok) return s;
-  request_plan plan;
-  plan.prompt_tokens = options.preceding_tokens;
-  plan.spans.reserve(spans.size());
-  for (auto const& span : spans) {
-    auto const planned = plan_span(span, plan.prompt_tokens, plan.rows(), options);
-    for (std::int64_t row = 0; row < planned.rows; ++row) {
-      plan.row_tokens.push_back(span.tokens[static_cast<std::size_t>(row)]);
-      plan.row_positions.push_back(planned.start + row);
+  return guarded([&]() -> result<request_plan> {
+    if (auto const s = validate(layout); s != status::ok) return s;
+    if (auto const s = check_options(layout, options); s != status::ok) return s;
+    request_plan plan;
+    plan.prompt_tokens = options.preceding_tokens;
+    plan.spans.reserve(spans.size());
+    for (auto const& span : spans) {
+      auto const room = largest - plan.prompt_tokens;
+      if (auto const found = static_cast<std::int64_t>(span.tokens.size()); found > room)
+        return status{status::capacity_exceeded, "span tokens", found, status::relation::at_most, room};
+      auto const planned = plan_span(span, plan.prompt_tokens, plan.rows(), options);
+      for (std::int64_t row = 0; row < planned.rows; ++row) {
+        plan.row_tokens.push_back(span.tokens[static_cast<std::size_t>(row)]);
+        plan.row_positions.push_back(planned.start + row);
+      }
+      plan.prompt_tokens += planned.tokens;
+      plan.spans.push_back(planned);
     }
-    plan.prompt_tokens += planned.tokens;
-    plan.spans.push_back(planned);
-  }
-  if (auto const s = check_length(layout, plan.prompt_tokens, options.generated_tokens); s != status::ok) return s;
-  return plan;
+    if (auto const s = check_length(layout, plan.prompt_tokens, options.generated_tokens); s != status::ok) return s;
+    return plan;
+  });
 }
 
 result<request_plan> slice(request_plan const& plan, std::int64_t first, std::int64_t count) {
-  auto const all = static_cast<std::int64_t>(plan.spans.size());
-  if (first < 0 || first > all) return status{status::out_of_range, "first", first, status::relation::at_most, all};
-  if (count < 0 || count > all - first)
-    return status{status::out_of_range, "count", count, status::relation::at_most, all - first};
-  request_plan part;
-  part.spans.assign(plan.spans.begin() + first, plan.spans.begin() + first + count);
-  if (part.spans.empty()) return part;
-  auto const& last = part.spans.back();
-  auto const first_row = part.spans.front().first_row;
-  auto const end_row = last.first_row + last.rows;
-  part.row_tokens.assign(plan.row_tokens.begin() + first_row, plan.row_tokens.begin() + end_row);
-  part.row_positions.assign(plan.row_positions.begin() + first_row, plan.row_positions.begin() + end_row);
-  part.prompt_tokens = last.start + last.tokens;
-  for (auto& span : part.spans) span.first_row -= first_row;
-  return part;
+  return guarded([&]() -> result<request_plan> {
+    auto const all = static_cast<std::int64_t>(plan.spans.size());
+    if (first < 0 || first > all) return status{status::out_of_range, "first", first, status::relation::at_most, all};
+    if (count < 0 || count > all - first)
+      return status{status::out_of_range, "count", count, status::relation::at_most, all - first};
+    request_plan part;
+    part.spans.assign(plan.spans.begin() + first, plan.spans.begin() + first + count);
+    if (part.spans.empty()) return part;
+    auto const& last = part.spans.back();
+    auto const first_row = part.spans.front().first_row;
+    auto const end_row = last.first_row + last.rows;
+    part.row_tokens.assign(plan.row_tokens.begin() + first_row, plan.row_tokens.begin() + end_row);
+    part.row_positions.assign(plan.row_positions.begin() + first_row, plan.row_positions.begin() + end_row);
+    part.prompt_tokens = last.start + last.tokens;
+    for (auto& span : part.spans) span.first_row -= first_row;
+    return part;
+  });
 }
 
 }  // namespace hypic::inline v0

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <new>
 #include <vector>
@@ -79,16 +80,11 @@ status expect_rows(row_names const& names, basic_rows_view<T> const& rows, std::
 template <state_family F, class T>
 status expect_at_least_rows(row_names const& names, basic_rows_view<T> const& rows, std::int64_t count,
                             state_dims const& dims) noexcept {
-  struct {
-    char const* name;
-    std::int64_t extent;
-  } const views[] = {{names.k, rows.k.extent[0]},
-                     {names.v, rows.v.extent[0]},
-                     {names.gates, rows.gates.extent[0]},
-                     {names.beta, F::delta_rule ? rows.beta.extent[0] : count}};
-  for (auto const& [name, extent] : views) {
-    if (extent < count) return {status::invalid_shape, name, extent, status::relation::at_least, count};
-  }
+  auto const checked =
+      first_failure(expect_extent(names.k, rows.k, 0, count), expect_extent(names.v, rows.v, 0, count),
+                    expect_extent(names.gates, rows.gates, 0, count),
+                    F::delta_rule ? expect_extent(names.beta, rows.beta, 0, count) : status{status::ok});
+  if (checked != status::ok) return checked;
   return expect_rows<F>(names, rows.slice(0, count), count, dims);
 }
 
@@ -105,7 +101,8 @@ status expect_inputs(query_rows_view const& in, tensor_view<float, 3> const& o, 
   status outputs = status::ok;
   if (!o.empty() || !in.q.empty()) q = expect_shape("q", in.q, {total_rows, dims.key_heads, dims.key_dim});
   if (!o.empty()) outputs = expect_shape("out.o", o, {total_rows, dims.value_heads, dims.value_dim});
-  return first_failure(rows, q, outputs);
+  auto const& [k, v, gates, beta] = in.rows;
+  return first_failure(rows, q, outputs, expect_apart("out.o overlaps an input", o, in.q, k, v, gates, beta));
 }
 
 /// A span of one entry a run, or an empty one.
@@ -123,7 +120,9 @@ status expect_family(family_id planned) noexcept {
 }
 
 inline status expect_options(row_options const& options) noexcept {
-  if (!(options.l2_epsilon >= 0.0f)) return {status::invalid_argument, "options.l2_epsilon"};
+  if (!std::isfinite(options.q_scale)) return {status::invalid_argument, "options.q_scale"};
+  if (!(options.l2_epsilon >= 0.0f && std::isfinite(options.l2_epsilon)))
+    return {status::invalid_argument, "options.l2_epsilon"};
   return status::ok;
 }
 

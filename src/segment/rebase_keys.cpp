@@ -15,7 +15,10 @@ status rebase_keys(rotation const& turn, tensor_view<float const, 3> keys, tenso
   auto const checked = first_failure(expect_shape("keys", keys, keys.extent),
                                      expect_shape("values", values, {keys.extent[0], keys.extent[1], value_dim}),
                                      expect_shape("keys_out", keys_out, keys.extent),
-                                     expect_shape("values_out", values_out, values.extent));
+                                     expect_shape("values_out", values_out, values.extent),
+                                     expect_apart("keys_out overlaps an input", keys_out, keys, values),
+                                     expect_apart("values_out overlaps an input", values_out, keys, values),
+                                     expect_apart("values_out overlaps keys_out", values_out, keys_out));
   if (checked != status::ok) return checked;
   host_exec const inner{.workspace = {}, .threads = ex.threads};
   if (auto const s = rotate_rows(turn, keys, keys_out, inner); s != status::ok) return s;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "core/calls.hpp"
 #include "core/exponential.hpp"
@@ -240,10 +241,7 @@ status check_sequence(attention_sequence const& sequence, std::int64_t total_row
 status check_cache(attention_plan const& plan, attention_sequence const& sequence,
                    key_value_view const& cache) noexcept {
   auto const expect_rows = [&](char const* argument, tensor_view<float const, 3> rows, std::int64_t dim) -> status {
-    auto const count = rows.extent[0];
-    if (count < sequence.keys) {
-      return {status::invalid_shape, argument, count, status::relation::at_least, sequence.keys};
-    }
+    if (auto const s = expect_extent(argument, rows, 0, sequence.keys); s != status::ok) return s;
     return expect_shape(argument, rows.rows(0, sequence.keys), {sequence.keys, plan.kv_heads, dim});
   };
   return first_failure(expect_rows("caches.keys", cache.keys, plan.key_dim),
@@ -277,10 +275,12 @@ status check(inputs const& in, outputs const& out, host_exec const& ex) noexcept
       expect_count("caches", in.caches.size(), static_cast<std::int64_t>(plan.sequences.size())),
       in.sink_logits.empty() ? status::ok : expect_count("sink_logits", in.sink_logits.size(), plan.query_heads),
       expect_shape("o", out.o, {plan.total_rows, plan.query_heads, plan.value_dim}),
+      expect_apart("o overlaps q", out.o, in.q),
       out.lse.empty() ? status::ok : expect_shape("lse", out.lse, {plan.total_rows, plan.query_heads}));
   if (checked != status::ok) return checked;
   for (std::size_t i = 0; i < plan.sequences.size(); ++i) {
     auto const s = first_failure(check_cache(plan, plan.sequences[i], in.caches[i]),
+                                 expect_apart("o overlaps caches", out.o, in.caches[i].keys, in.caches[i].values),
                                  check_positions(plan.sequences[i], in.positions));
     if (s != status::ok) return s;
   }
@@ -291,7 +291,7 @@ status check(inputs const& in, outputs const& out, host_exec const& ex) noexcept
 
 std::int64_t attention_plan::workspace_bytes(int threads) const noexcept {
   return scratch_alignment + scratch_bytes<std::int64_t>(static_cast<std::int64_t>(sequences.size())) +
-         std::max(threads, 1) * task_memory::bytes(*this);
+         workers_of(threads) * task_memory::bytes(*this);
 }
 
 status validate(attention_plan const& plan) noexcept {
@@ -313,6 +313,12 @@ status validate(attention_plan const& plan) noexcept {
   for (auto const& sequence : plan.sequences) {
     if (auto const s = check_sequence(sequence, plan.total_rows); s != status::ok) return s;
   }
+  auto const rows_of = [&](std::int64_t i) {
+    auto const& sequence = plan.sequences[static_cast<std::size_t>(i)];
+    return std::pair{sequence.first_row, sequence.rows};
+  };
+  if (!share_no_row(static_cast<std::int64_t>(plan.sequences.size()), rows_of))
+    return {status::invalid_shape, "sequences: two that share a row"};
   return status::ok;
 }
 
@@ -331,7 +337,7 @@ status seam_attention(attention_plan const& plan, tensor_view<float const, 3> q,
   std::int64_t tasks = 0;
   for (std::size_t i = 0; i < ends.size(); ++i) ends[i] = tasks += tasks_of(plan, plan.sequences[i]);
   auto const bytes = task_memory::bytes(plan);
-  std::byte* const memory = room.take<std::byte>(bytes * ex.threads);
+  std::byte* const memory = room.take<std::byte>(bytes * workers_of(ex.threads));
 
   parallel_for(ex.threads, tasks, [&](std::int64_t task, int worker) {
     auto const sequence = static_cast<std::size_t>(std::ranges::upper_bound(ends, task) - ends.begin());

@@ -45,6 +45,20 @@ status check_record(seam_span const& span, cached_span const& record, state_dims
   return expect_summary({"records.body.operators", "records.body.end_states"}, F::form, dims, record.body);
 }
 
+/// Whether the spans that chains walk, in their order, are runs of rows that no two share.
+bool chains_share_no_row(repair_plan const& plan) noexcept {
+  std::int64_t walked = 0;
+  for (auto const& chain : plan.chains) walked += chain.spans;
+  std::size_t chain = 0;
+  std::int64_t before = 0;  // spans of earlier chains
+  return share_no_row(walked, [&](std::int64_t i) {
+    if (i < before) chain = 0, before = 0;
+    while (i - before >= plan.chains[chain].spans) before += plan.chains[chain++].spans;
+    auto const& span = plan.spans[static_cast<std::size_t>(plan.chains[chain].first_span + i - before)];
+    return std::pair{span.first_row, span.rows};
+  });
+}
+
 template <state_family F>
 status check(repair_plan const& plan, query_rows_view const& in, std::span<cached_span const> records,
              repair_outputs const& out, host_exec const& ex) {
@@ -58,6 +72,7 @@ status check(repair_plan const& plan, query_rows_view const& in, std::span<cache
                                      expect_entries("out.flags", out.flags.size(), plan.chains.size()),
                                      expect_exec(ex, plan.workspace_bytes(ex.threads)));
   if (checked != status::ok) return checked;
+  if (!out.o.empty() && !chains_share_no_row(plan)) return {status::invalid_shape, "chains: two that write one row"};
   for (auto const& chain : plan.chains) {
     for (auto const& span : spans_of(plan, chain)) {
       if (span.cached < 0) continue;
@@ -136,7 +151,7 @@ status check_span(seam_span const& span, std::int64_t total_rows, std::int64_t r
 
 std::int64_t repair_plan::workspace_bytes(int threads) const noexcept {
   auto const bytes = with_family(family, [&]<class F>(F) { return worker_bytes<F>(dims); });
-  return bytes * std::max(threads, 1) + scratch_alignment;
+  return bytes * workers_of(threads) + scratch_alignment;
 }
 
 result<repair_plan> plan_seam_repair(family_id family, state_dims const& dims, row_options const& options,

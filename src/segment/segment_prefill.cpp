@@ -30,6 +30,12 @@ status check(prefill_plan const& plan, query_rows_view const& in, prefill_output
       expect_entries("out.bodies", out.bodies.size(), runs), expect_entries("out.heads", out.heads.size(), runs),
       expect_entries("out.flags", out.flags.size(), runs), expect_exec(ex, plan.workspace_bytes(ex.threads)));
   if (checked != status::ok) return checked;
+  auto const rows_of = [&](std::int64_t i) {
+    auto const& sequence = plan.sequences[static_cast<std::size_t>(i)];
+    return std::pair{sequence.first_row, sequence.rows};
+  };
+  if (!out.o.empty() && !share_no_row(static_cast<std::int64_t>(runs), rows_of))
+    return {status::invalid_shape, "sequences: two that write one row"};
   for (auto const& body : out.bodies) {
     auto const s = expect_summary({"out.bodies.operators", "out.bodies.end_states"}, F::form, plan.dims, body);
     if (s != status::ok) return s;
@@ -156,7 +162,7 @@ result<std::vector<prefill_sequence>> sequences_from_cu_seqlens(std::span<std::i
 
 std::int64_t prefill_plan::workspace_bytes(int threads) const noexcept {
   auto const bytes = with_family(family, [&]<class F>(F) { return worker_bytes<F>(dims); });
-  return bytes * std::max(threads, 1) + scratch_alignment;
+  return bytes * workers_of(threads) + scratch_alignment;
 }
 
 result<prefill_plan> plan_segment_prefill(family_id family, state_dims const& dims, row_options const& options,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/calls.hpp"
 #include "core/exponential.hpp"
@@ -35,15 +36,21 @@ status check(tensor_view<float const, 2> raw, tensor_view<float const, 2> weight
              std::span<convolution_run const> runs, tensor_view<float, 2> out) noexcept {
   auto const [rows, channels] = raw.extent;
   auto const length = weight.extent[1];
-  if (length < 1) return {status::invalid_shape, "weight", length, status::relation::at_least, 1};
-  auto const checked =
-      first_failure(expect_shape("raw", raw, raw.extent), expect_shape("weight", weight, {channels, length}),
-                    expect_shape("out", out, raw.extent));
+  if (auto const s = expect_extent("weight", weight, 1, 1); s != status::ok) return s;
+  auto const checked = first_failure(
+      expect_shape("raw", raw, raw.extent), expect_shape("weight", weight, {channels, length}),
+      expect_shape("out", out, raw.extent), expect_apart("out overlaps an input", out, raw, weight, tails));
   if (checked != status::ok) return checked;
   if (auto const s = expect_shape("tails", tails, {tails.extent[0], length - 1, channels}); s != status::ok) return s;
   for (auto const& run : runs) {
     if (auto const s = check_run(run, rows, tails.extent[0]); s != status::ok) return s;
   }
+  auto const rows_of = [&](std::int64_t i) {
+    auto const& run = runs[static_cast<std::size_t>(i)];
+    return std::pair{run.first_row, run.rows};
+  };
+  if (!share_no_row(static_cast<std::int64_t>(runs.size()), rows_of))
+    return {status::out_of_range, "runs: two that share a row"};
   return status::ok;
 }
 

@@ -447,6 +447,8 @@ TEMPLATE_TEST_CASE("An output that overlaps an input is refused", "[algebra]", r
   tensor<3> states({1, 16, 16});
   states.fill(1.0f);
   CHECK(apply<TestType>(dims, y.view(), states.view(), states.view(), {}) == status::invalid_shape);
+  CHECK(apply<TestType>(dims, x.view(), states.view(), x.view().end_states, {}) == status::invalid_shape);
+  CHECK(same_bits(x.packed(), before));
 }
 
 TEMPLATE_TEST_CASE("A fold refuses outputs of other shapes and scratch that is a byte too small", "[algebra]", retnet,

@@ -108,6 +108,8 @@ TEST_CASE("a misused tail is refused by name and writes nothing", "[tail]") {
   CHECK(refused(continue_tail(three.view(), 2, {}, three.view(), out.view())) == "cached");
   CHECK(refused(continue_tail(three.view(), 3, three.view(), two.view(), out.view())) == "cached");
   CHECK(refused(continue_tail(three.view(), 9, {}, three.view(), missing)) == "out");
+  CHECK(refused(continue_tail(three.view(), 3, out.view(), {}, out.view())) == "out overlaps an input");
+  CHECK(refused(continue_tail(three.view(), 9, {}, out.view(), out.view())) == "out overlaps an input");
   tensor<2> untouched({3, channels});
   CHECK(same_bits(out.packed(), untouched.packed()));
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstddef>
@@ -6,6 +7,8 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "hypic/request/assembler.hpp"
@@ -186,6 +189,29 @@ bool same_bits(std::vector<float> const& left, std::vector<float> const& right) 
   return left.size() == right.size() && std::memcmp(left.data(), right.data(), left.size() * sizeof(float)) == 0;
 }
 
+/// Nothing of a call that is refused may have been written, the caches least of all.
+void check_refused_attention(assembler const& with, request_plan const& plan) {
+  auto const rows = plan.rows();
+  auto const positions = plan.prompt_tokens;
+  std::vector<float> q(static_cast<std::size_t>(rows * 16)), k(static_cast<std::size_t>(rows * 8)), o(q);
+  std::vector<float> keys(static_cast<std::size_t>(positions * 8)), values(keys);
+  std::vector<std::byte> workspace(static_cast<std::size_t>(with.workspace_bytes(1)));
+  request_cache const cache{dense_view(keys.data(), positions, 1, 8), dense_view(values.data(), positions, 1, 8)};
+  auto const fresh = dense_view(std::as_const(k).data(), rows, 1, 8);
+  auto const refused = [&](tensor_view<float const, 3> queries, tensor_view<float, 3> out, int threads) {
+    auto const outcome = with.attention(attending, queries, fresh, fresh, {&cache, 1}, out,
+                                        {.workspace = workspace, .threads = threads});
+    CHECK(std::all_of(keys.begin(), keys.end(), [](float x) { return x == 0.0f; }));
+    return message(outcome);
+  };
+  auto const queries = dense_view(std::as_const(q).data(), rows, 2, 8);
+  auto const out = dense_view(o.data(), rows, 2, 8);
+  CHECK(refused(queries.rows(0, rows - 1), out, 1).starts_with("invalid_shape: q.extent[0] is "));
+  CHECK(refused(queries, out.rows(0, rows - 1), 1).starts_with("invalid_shape: o.extent[0] is "));
+  CHECK(refused(queries, dense_view(q.data(), rows, 2, 8), 1).starts_with("invalid_shape: o overlaps an input"));
+  CHECK(refused(queries, out, 0) == "invalid_argument: ex.threads is 0, expected at least 1");
+}
+
 void check_same(layer_run const& found, layer_run const& expected) {
   CHECK(same_bits(found.delta_o, expected.delta_o));
   CHECK(same_bits(found.delta_states, expected.delta_states));
@@ -321,4 +347,13 @@ TEST_CASE("A layer's call refuses another kind of layer, wrong shapes and too li
   CHECK(with.attention(attending, q, k, k, {}, o, {}) == status::invalid_shape);
   CHECK(with.attention(attending, q, k, k, {&shorter, 1}, o, {}) == status::invalid_shape);
   CHECK(with.attention(attending, q, k, k, {&cache, 1}, o, {}) == status::workspace_too_small);
+}
+
+TEST_CASE("An attention call that is refused has written nothing") {
+  small_case const of;
+  auto const batch = batch_of(of.plan, -1, -1);
+  auto const views = of.views_of(batch);
+  auto const made = assembler::make(of.model, batch, views, 1);
+  REQUIRE(made);
+  check_refused_attention(*made, of.plan);
 }

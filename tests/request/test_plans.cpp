@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <string>
@@ -183,6 +184,21 @@ TEST_CASE("A batch packs rows in order and names each record once") {
     CHECK(run.first_row == row);
     row += run.rows;
   }
+}
+
+TEST_CASE("Token counts at the ends of 64 bits are refused in words, and add up to no other number") {
+  constexpr auto most = std::numeric_limits<std::int64_t>::max();
+  std::vector const spans{fresh(0, 3)};
+  auto const refused = [&](std::int64_t max_positions, request_options const& options) {
+    auto const plan = plan_request(attention_only(max_positions), spans, options);
+    CHECK(plan.error() == status::capacity_exceeded);
+    return message(plan.error());
+  };
+  CHECK(refused(100, {.generated_tokens = most}) ==
+        "capacity_exceeded: prompt plus generated tokens is 9223372036854775807, expected at most 100");
+  CHECK(refused(0, {.generated_tokens = most}).starts_with("capacity_exceeded: prompt plus generated tokens"));
+  CHECK(refused(0, {.preceding_tokens = most - 2}) == "capacity_exceeded: span tokens is 3, expected at most 2");
+  CHECK(plan_request(attention_only(), spans, {.preceding_tokens = most - 3}));
 }
 
 TEST_CASE("A batch refuses slots that are no slots and a final slot that two requests claim") {

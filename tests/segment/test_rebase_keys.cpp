@@ -118,6 +118,13 @@ TEST_CASE("misused keys are refused by name and nothing is written", "[rebase_ke
   CHECK(refused(rebase_keys(turn, keys.view(), values.view(), narrow_out.view(), values_out.view(), {})) == "keys_out");
   CHECK(refused(rebase_keys(turn, keys.view(), values.view(), keys_out.view(), {}, {})) == "values_out");
   CHECK(refused(rebase_keys(turn, narrow.view(), values.view(), narrow_out.view(), values_out.view(), {})) == "turn");
+  auto in_place = random_tensor<3>({4, 2, one.dim}, 11);
+  CHECK(refused(rebase_keys(turn, in_place.view(), values.view(), in_place.view(), values_out.view(), {})) ==
+        "keys_out overlaps an input");
+  CHECK(refused(rebase_keys(turn, keys.view(), values_out.view(), keys_out.view(), values_out.view(), {})) ==
+        "values_out overlaps an input");
+  CHECK(refused(rebase_keys(turn, keys.view(), keys.view(), keys_out.view(), keys_out.view(), {})) ==
+        "values_out overlaps keys_out");
   host_exec const idle{.threads = 0};
   CHECK(refused(rebase_keys(turn, keys.view(), values.view(), keys_out.view(), values_out.view(), idle)) ==
         "ex.threads");

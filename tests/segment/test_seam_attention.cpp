@@ -364,6 +364,8 @@ TEST_CASE("a plan's faults are named", "[seam_attention]") {
   CHECK(fault(shape, [](auto& plan) { plan.sequences[0].first_row = 3; }) == "sequences.first_row");
   CHECK(fault(shape, [](auto& plan) { plan.sequences[0].rows = -1; }) == "sequences.rows");
   CHECK(fault(shape, [](auto& plan) { plan.sequences[0].keys = -1; }) == "sequences.keys");
+  CHECK(fault(shape, [](auto& plan) { plan.sequences.push_back(plan.sequences[0]); }) ==
+        "sequences: two that share a row");
   CHECK(fault(argument, [](auto& plan) { plan.scale = infinity; }) == "scale");
   CHECK(fault(argument, [](auto& plan) { plan.soft_cap = quiet_nan; }) == "soft_cap");
   CHECK(fault(argument, [](auto& plan) { plan.soft_cap = -1.0f; }) == "soft_cap");
@@ -397,6 +399,16 @@ TEST_CASE("misused arguments are refused by name and nothing is written", "[seam
   CHECK(fault(range, [](batch& one) { one.at[1] = -1; }) == "positions");
   CHECK(fault(range, [](batch& one) { one.at[2] = 3; }) == "positions");
   CHECK(fault(shape, [](batch& one) { one.plan.query_heads = 3; }) == "query_heads");
+
+  batch alike(heads(2, 2, 8, 8), {{{0, 1}, 2}});
+  lent_scratch lent(alike.plan.workspace_bytes(1));
+  for (auto* input : {&alike.q, &alike.keys[0], &alike.values[0]}) {
+    auto const before = input->packed();
+    auto const outcome = seam_attention(alike.plan, alike.q.view(), alike.at, alike.caches(), {}, input->view(), {},
+                                        {.workspace = lent.span()});
+    CHECK(outcome == status::invalid_shape);
+    CHECK(same_bits(input->packed(), before));
+  }
 
   batch one(heads(4, 2, 16, 8), {{{0, 1}, 5}});
   lent_scratch short_of_one(one.plan.workspace_bytes(2) - 1);

@@ -719,6 +719,15 @@ TEST_CASE("Misfits between a repair's plan and what is lent are refused, and not
           [](auto& view, auto&, auto&, auto&) { view.gates = gate_space::linear; });
   refuses("scratch", status::workspace_too_small, [](auto&, auto&, auto&, auto& bytes) { bytes -= 1; });
 
+  refuses("o over v", status::invalid_shape, [](auto& view, auto&, auto& out, auto&) { view.rows.v = out.o; });
+  refuses("o of one row", status::invalid_shape, [](auto&, auto&, auto& out, auto&) { out.o.stride[0] = 0; });
+
+  repair_run twice(of, chains);
+  twice.plan.chains.push_back({.first_span = 1, .spans = 1});
+  lent_scratch room(twice.plan.workspace_bytes(1));
+  CHECK(repair(family, twice.plan, twice.in.view(), twice.records, {.o = twice.o.view(), .states = twice.states.view()},
+               {.workspace = room.span()}) == status::invalid_shape);
+
   repair_run run(of, chains);
   run.plan.family = family == family_id::kda ? family_id::gla : family_id::kda;
   lent_scratch memory(1 << 20);

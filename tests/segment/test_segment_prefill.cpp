@@ -493,10 +493,52 @@ TEST_CASE("Inputs and outputs of other shapes are refused, and nothing is writte
   refuses("body operator", [](auto&, auto&, auto& body, auto&) { body.operators.extent[1] += 1; });
   refuses("body state", [](auto&, auto&, auto& body, auto&) { body.end_states.extent[2] = 16; });
   refuses("head rows", [](auto&, auto&, auto&, auto& head) { head = head.slice(0, 7); });
+  refuses("o of one row", [](auto&, auto& out, auto&, auto&) { out.o.stride[0] = 0; });
+  refuses("states of one slot's head", [](auto&, auto& out, auto&, auto&) { out.states.stride[1] = 0; });
   refuses("flags", [](auto&, auto& out, auto&, auto&) {
     static std::uint32_t two[2] = {0, 0};
     out.flags = two;
   });
+}
+
+TEST_CASE("Outputs that start where an input does, and rows that two sequences write, are refused", "[segment]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  input_spec const spec{.family = family, .dims = {2, 2, 16, 16}, .rows = 20, .seed = 164};
+  layer_inputs const in(spec);
+  auto const plan = planned(spec, {}, 4, 0, {{.rows = 20}});
+  lent_scratch memory(plan.workspace_bytes(1));
+  for (bool const values : {false, true}) {
+    auto view = in.view();
+    tensor<3> both({20, 2, 16});
+    both.fill(1.0f);
+    (values ? view.rows.v : view.q) = both.view();
+    CHECK(prefill(family, plan, view, {.o = both.view()}, {.workspace = memory.span()}) == status::invalid_shape);
+    CHECK(gather(both.view()) == std::vector<float>(20 * 2 * 16, 1.0f));
+  }
+
+  // In an order of their own; without outputs nothing is written twice.
+  prefill_run twice(planned(spec, {}, 4, 0, {{.first_row = 10, .rows = 10}, {.rows = 11}}));
+  CHECK(twice.go(in.view()) == status::invalid_shape);
+  lent_scratch room(twice.plan.workspace_bytes(1));
+  CHECK(prefill(family, twice.plan, in.view(), {}, {.workspace = room.span()}) == status::ok);
+}
+
+TEST_CASE("Options that are not finite and dimensions whose sizes leave 64 bits are refused", "[segment]") {
+  auto const outcome = [](state_dims const& dims, row_options const& options) {
+    return plan_segment_prefill(family_id::kda, dims, options, 0, 0, 0, {}).error();
+  };
+  state_dims const small{1, 1, 16, 16};
+  for (float const bad : {quiet_nan, infinity, -infinity}) {
+    CHECK(outcome(small, {.q_scale = bad}) == status::invalid_argument);
+    CHECK(outcome(small, {.l2_epsilon = bad}) == status::invalid_argument);
+  }
+  constexpr auto most = std::numeric_limits<std::int32_t>::max();
+  CHECK(outcome({1, 1, most, 1}, {}) == status::invalid_shape);
+  CHECK(outcome({1, 1, 1, most}, {}) == status::invalid_shape);
+  auto const largest = plan_segment_prefill(family_id::kda, {1, 1, 1 << 20, 1 << 20}, {}, 0, 0, 0, {});
+  REQUIRE(largest);
+  CHECK(largest->workspace_bytes(most) > largest->workspace_bytes(1));
 }
 
 TEST_CASE("Rows outside of the inputs and a negative W are refused by the plan", "[segment]") {

@@ -188,6 +188,10 @@ TEST_CASE("a misused convolution is refused by name and writes nothing", "[short
   CHECK(refused(range, in, {{0, 2, 0}, {5, 2, 0}}, out.view()) == "runs.rows");
   CHECK(refused(range, in, {{0, 6, 2}}, out.view()) == "runs.tail");
   CHECK(refused(range, in, {{0, 6, -2}}, out.view()) == "runs.tail");
+  CHECK(refused(range, in, {{3, 3, 0}, {0, 4, 1}}, out.view()) == "runs: two that share a row");
+  auto raw = in;
+  CHECK(refused(shape, raw, whole, raw.raw.view()) == "out overlaps an input");
+  CHECK(same_bits(raw.raw.packed(), in.raw.packed()));
   CHECK(refused(status::invalid_argument, in, whole, out.view(), 0) == "ex.threads");
   tensor<2> untouched({6, 4});
   CHECK(same_bits(out.packed(), untouched.packed()));

@@ -48,7 +48,7 @@ struct rotation {
   bool identity() const noexcept { return cosine.empty(); }
 };
 
-/// The turn by `positions`, which may be negative; the identity (without vectors) for 0.
+/// The turn by `positions`, which may be negative; the identity (without vectors) for 0. Throws std::bad_alloc alone.
 HYPIC_API rotation make_rotation(rotary_embedding const& rotary, std::int64_t positions);
 
 /// Turns rows on their last axis: out[r, h] = R in[r, h]. `out` may be `in`.

@@ -57,8 +57,8 @@ status compose(state_dims const& dims, const_summary_view later, const_summary_v
 }
 
 /// out = T in + S0, the state after the run that `summary` sums up.
-/// Shapes:  in, out [value_heads, Dk, Dv], any strides; `out` must not overlap `in`.
-/// Errors:  invalid_shape, also where `out` starts where `in` does.
+/// Shapes:  in, out [value_heads, Dk, Dv], any strides; `out` must not overlap an input.
+/// Errors:  invalid_shape, also where `out` starts where an input does.
 HYPIC_API status apply(operator_form form, state_dims const& dims, const_summary_view summary,
                        tensor_view<float const, 3> in, tensor_view<float, 3> out, host_exec const& ex);
 template <operator_family F>

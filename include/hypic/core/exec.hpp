@@ -13,7 +13,7 @@ namespace hypic::inline v0 {
 /// `plan.workspace_bytes(threads)` states and which may hold anything, at any alignment.
 struct host_exec {
   std::span<std::byte> workspace{};
-  int threads = 1;            ///< workers of this call, at least 1; results are the same bits for any number
+  int threads = 1;            ///< workers of this call, at least 1 (above 1024: 1024); the same bits for any number
   observer* watch = nullptr;  ///< told of each call; may be null
 };
 

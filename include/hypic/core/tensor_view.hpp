@@ -12,7 +12,8 @@ struct host_space {};
 
 /// A strided window on memory that somebody else owns: `Rank` extents and strides, in elements, all 64-bit.
 /// The last dimension of an operand has unit stride unless its contract says otherwise; the others may have any
-/// stride, zero included (one row seen as many). A view without data is empty and stands for "not given".
+/// stride, zero included (one row seen as many) where the view is read. A view without data is empty and stands for
+/// "not given".
 template <class T, int Rank, class Space = host_space>
 struct tensor_view {
   using element_type = T;

@@ -31,8 +31,8 @@ struct state_dims {
   friend constexpr bool operator==(state_dims const&, state_dims const&) = default;
 };
 
-/// ok, or which member of `dims` is at fault. Errors: invalid_shape (members below 1, value_heads no multiple of
-/// key_heads).
+/// ok, or which member of `dims` is at fault. Errors: invalid_shape (members below 1, a dimension above 2^20,
+/// value_heads no multiple of key_heads).
 HYPIC_API status validate(state_dims const& dims) noexcept;
 
 /// Run-time name of a shipped family. Values are append-only: records carry them.

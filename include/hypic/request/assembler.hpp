@@ -43,7 +43,7 @@ class HYPIC_API assembler {
   /// Checks that every reused span has its record.
   /// Shapes: records [plan.records]. `state_slots`: slots of the host's pools of states and tails.
   /// Errors: invalid_shape (a record made for other layers or another length), invalid_argument, out_of_range (slots),
-  ///         unsupported.
+  ///         unsupported, out_of_memory.
   static result<assembler> make(model_layout const& layout, batch_plan plan, std::span<record_view const> records,
                                 std::int64_t state_slots);
 

@@ -37,7 +37,7 @@ struct batch_plan {
   friend bool operator==(batch_plan const&, batch_plan const&) = default;
 };
 
-/// Packs requests. Errors: out_of_range (a slot below -1, the same final slot twice).
+/// Packs requests. Errors: out_of_range (a slot below -1, the same final slot twice), out_of_memory.
 HYPIC_API result<batch_plan> plan_batch(std::vector<batch_request> requests);
 
 }  // namespace hypic::inline v0

@@ -70,14 +70,14 @@ struct request_options {
 };
 
 /// Plans a request. Spans may be empty; a prompt may have no forwarded row at all (state and keys, no logits).
-/// Errors: those of validate(model_layout); invalid_argument (no tokens at all, w outside of 0 .. layout.head_rows, a negative option,
-///         costs that are not finite),
-///         capacity_exceeded (prompt plus generated tokens beyond layout.max_positions).
+/// Errors: those of validate(model_layout); invalid_argument (no tokens at all, w outside of 0 .. layout.head_rows, a
+///         negative option, costs that are not finite), capacity_exceeded (prompt plus generated tokens beyond
+///         layout.max_positions, or beyond 64 bits), out_of_memory.
 HYPIC_API result<request_plan> plan_request(model_layout const& layout, std::span<prompt_span const> spans,
                                             request_options const& options);
 
 /// The plan of spans [first, first + count) alone, for a host that assembles in pieces: rows are renumbered, positions
-/// stay true. Errors: out_of_range.
+/// stay true. Errors: out_of_range, out_of_memory.
 HYPIC_API result<request_plan> slice(request_plan const& plan, std::int64_t first, std::int64_t count);
 
 }  // namespace hypic::inline v0

@@ -10,7 +10,7 @@ namespace hypic::inline v0 {
 /// Shapes:     keys [rows, kv_heads, D], values [rows, kv_heads, Dv], outputs alike; D >= rotary_dim. No overlap.
 /// Accuracy:   1e-6 relative to the fp64 turn of the cached keys, to position 1e6.
 /// Guarantees: no allocation; the same bits for any number of threads.
-/// Errors:     invalid_shape.
+/// Errors:     invalid_shape, also where an output starts where an input or the other output does.
 HYPIC_API status rebase_keys(rotation const& turn, tensor_view<float const, 3> keys, tensor_view<float const, 3> values,
                              tensor_view<float, 3> keys_out, tensor_view<float, 3> values_out, host_exec const& ex);
 

@@ -36,7 +36,8 @@ struct attention_plan {
   friend bool operator==(attention_plan const&, attention_plan const&) = default;
 };
 
-/// Checks a plan's members. Errors: invalid_shape, invalid_argument (scale, soft_cap not finite; window < 0).
+/// Checks a plan's members. Errors: invalid_shape (also sequences that share a row), invalid_argument (scale, soft_cap not
+/// finite; window < 0).
 HYPIC_API status validate(attention_plan const& plan) noexcept;
 
 /// A request's keys and values in prompt order: row j belongs to position j.
@@ -55,7 +56,8 @@ struct key_value_view {
 /// Method:     products in fp32, summed in fp64; keys in blocks of one fixed size counted from position 0, one running
 ///             maximum. Keys that a row does not see do not touch it, whatever they hold.
 /// Guarantees: no allocation; the same bits for any number of threads and in any batch. 2e-6 relative to fp64.
-/// Errors:     invalid_shape, out_of_range (a position), workspace_too_small.
+/// Errors:     invalid_shape (also where `o` starts where q, keys or values do), out_of_range (a position),
+///             workspace_too_small.
 HYPIC_API status seam_attention(attention_plan const& plan, tensor_view<float const, 3> q,
                                 std::span<std::int64_t const> positions, std::span<key_value_view const> caches,
                                 std::span<float const> sink_logits, tensor_view<float, 3> o, tensor_view<float, 2> lse,

@@ -50,7 +50,8 @@ struct repair_plan {
 };
 
 /// Checks and makes a plan.
-/// Errors: invalid_shape (a fresh span with a head or a body, a seam longer than the head), out_of_range (rows, spans,
+/// Errors: invalid_shape (a fresh span with a head or a body, a seam longer than the head), invalid_argument (options
+///         that are not finite), out_of_range (rows, spans,
 ///         records or slots outside of theirs; the same final slot twice, or one chain's as another's initial one).
 HYPIC_API result<repair_plan> plan_seam_repair(family_id family, state_dims const& dims, row_options const& options,
                                                std::int64_t total_rows, std::int64_t slots, std::int64_t records,
@@ -77,7 +78,8 @@ struct repair_outputs {
 ///             empty.
 /// Resuming:   a later range of spans goes on from the slot that an earlier one left.
 /// Guarantees: no allocation; the same bits for any number of threads and in any batch.
-/// Errors:     invalid_shape, invalid_argument, unsupported (a turn under a diagonal or dense operator),
+/// Errors:     invalid_shape (also where `o` starts where an input does, or two chains write one row of it),
+///             invalid_argument, unsupported (a turn under a diagonal or dense operator),
 ///             workspace_too_small.
 /// Source:     HYPIC, arXiv:2607.01299, on seam re-forwarding; here the seam replaces the cached head.
 template <state_family F>

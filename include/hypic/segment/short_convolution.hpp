@@ -22,7 +22,8 @@ struct convolution_run {
 /// Shapes:     raw, out [rows, channels]; weight [channels, K]; tails [tails, K-1, channels]. `out` must not overlap.
 ///             Runs share no row; rows of no run are left alone.
 /// Guarantees: no allocation; the same bits for any number of threads and in any batch.
-/// Errors:     invalid_shape, out_of_range (a run or a tail).
+/// Errors:     invalid_shape (also where `out` starts where an input does), out_of_range (a run or a tail, two runs that
+///             share a row).
 HYPIC_API status short_convolution(tensor_view<float const, 2> raw, tensor_view<float const, 2> weight,
                                    tensor_view<float const, 3> tails, std::span<convolution_run const> runs,
                                    tensor_view<float, 2> out, host_exec const& ex);
