@@ -33,9 +33,8 @@ void print_times(best_reporter const& ran);
 struct ratio_line {
   std::string name;       ///< of ours
   std::string reference;  ///< of what it is held against
-  bool of_times =
-      false;  ///< the ratio is of seconds, which is to stay below the bound; otherwise of rates, at least it
-  double bound = 0.0;
+  bool of_times = false;  ///< whether the ratio is of seconds; otherwise it is of rates
+  double bound = 0.0;     ///< of seconds the most, of rates the least
 };
 
 /// One table of growth: the benchmarks `name`/size, their time over that of the first size, and that by size.

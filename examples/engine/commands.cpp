@@ -307,15 +307,15 @@ double reuse_cost_of(arguments const& given) {
 /// What generate and explain begin with: the options checked, the model loaded, an engine before an empty store.
 struct serving_session {
   explicit serving_session(arguments const& options)
-      : given(checked(options)),
-        loaded(load_checkpoint(given.text("--checkpoint")), std::max(seam, 8)),
-        store(unbounded_store, &watch),
+      : given(options),
+        loaded(load_checked(given), std::max(seam, 8)),
+        store(unbounded_store, listener()),
         serving(loaded, store,
                 {.seam_rows = seam,
                  .threads = threads,
                  .costs = {.span = reuse_cost, .token = 0.0},
                  .tell = bar.show("cold segments"),
-                 .watch = &watch}),
+                 .watch = listener()}),
         files(serving, given) {}
 
   arguments const& given;
@@ -340,14 +340,14 @@ struct serving_session {
   }
 
  private:
-  /// Options that are wrong are found before anything is loaded.
-  static arguments const& checked(arguments const& options) {
-    static_cast<void>(seam_of(options));
-    static_cast<void>(threads_of(options));
-    static_cast<void>(reuse_cost_of(options));
+  /// Whoever asks for no trace pays for none.
+  hypic::observer* listener() { return given.text("--trace").empty() ? nullptr : &watch; }
+
+  /// The checkpoint; what the numbers among the options do not say is checked before it is read.
+  static checkpoint load_checked(arguments const& options) {
     require_spans(options);
     require_places(options, {"--json", "--trace"}, {cached_rule.name, fresh_rule.name});
-    return options;
+    return load_checkpoint(options.text("--checkpoint"));
   }
 };
 

@@ -101,4 +101,14 @@ void rotary_table::turn(hypic::tensor_view<float, 3> heads, std::int64_t first_r
   }
 }
 
+std::vector<double> log_softmax(rows_in rows, std::int64_t row) {
+  std::vector<double> logs(static_cast<std::size_t>(rows.extent[1]));
+  std::copy_n(&rows(row, 0), logs.size(), logs.begin());
+  auto const most = *std::max_element(logs.begin(), logs.end());
+  double sum = 0.0;
+  for (auto const logit : logs) sum += std::exp(logit - most);
+  for (auto& logit : logs) logit -= most + std::log(sum);
+  return logs;
+}
+
 }  // namespace hypic_engine

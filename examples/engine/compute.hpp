@@ -86,4 +86,7 @@ class rotary_table {
   std::vector<float> sine_;
 };
 
+/// Natural logs of the probabilities that a row of logits stands for.
+std::vector<double> log_softmax(rows_in rows, std::int64_t row);
+
 }  // namespace hypic_engine

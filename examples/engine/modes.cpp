@@ -156,17 +156,6 @@ mode_run run_cached(model const& with, document_prompt const& prompt, document_r
   return {std::move(served.front().logits), std::move(memory), batch.rows(), ms, documents.computed_ms + ms};
 }
 
-/// Natural logs of a row's probabilities.
-std::vector<double> log_softmax(rows_in rows, std::int64_t row) {
-  std::vector<double> logs(static_cast<std::size_t>(rows.extent[1]));
-  std::copy_n(&rows(row, 0), logs.size(), logs.begin());
-  auto const most = *std::max_element(logs.begin(), logs.end());
-  double sum = 0.0;
-  for (auto const logit : logs) sum += std::exp(logit - most);
-  for (auto& logit : logs) logit -= most + std::log(sum);
-  return logs;
-}
-
 void score_logits(mode_outcome& outcome, buffer const& full, std::span<std::int32_t const> query) {
   auto const rows = full.rows();
   double kl = 0.0;

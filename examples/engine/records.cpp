@@ -47,11 +47,21 @@ void run_alone(model const& with, segment_record const& record, token_mixer& mix
   with.forward({record.tokens, positions, {{0, record.layout.tokens()}}}, mixer, 1);
 }
 
-canonical_mixer::canonical_mixer(hypic::model_layout const& layout, segment_record& record)
-    : layout_(layout), record_(record) {
-  positions_.resize(static_cast<std::size_t>(rows()));
-  std::iota(positions_.begin(), positions_.end(), 0);
+void attend_alone(hypic::attention_layer const& layer, hypic::tensor_view<float const, 3> q,
+                  hypic::tensor_view<float const, 3> k, hypic::tensor_view<float const, 3> v,
+                  hypic::tensor_view<float, 3> o) {
+  auto const rows = q.extent[0];
+  auto const plan = hypic::plan_attention(layer, rows, {{0, rows, rows}});
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(rows));
+  std::iota(positions.begin(), positions.end(), 0);
+  hypic::key_value_view const own{k, v};
+  std::vector<std::byte> workspace(static_cast<std::size_t>(plan.workspace_bytes(1)));
+  check(seam_attention(plan, q, positions, {&own, 1}, {}, o, {}, {.workspace = workspace}),
+        "the attention of a segment");
 }
+
+canonical_mixer::canonical_mixer(hypic::model_layout const& layout, segment_record& record)
+    : layout_(layout), record_(record) {}
 
 void canonical_mixer::tails(std::int32_t layer, hypic::tensor_view<float const, 2> raw,
                             hypic::tensor_view<float, 3> tails) {
@@ -85,18 +95,7 @@ void canonical_mixer::attention(std::int32_t layer, hypic::tensor_view<float con
   auto const& shape = std::get<hypic::attention_layer>(layout_.layers[static_cast<std::size_t>(layer)]);
   copy_rows(k, record_.layout.keys(layer, record_.block.data()));
   copy_rows(v, record_.layout.values(layer, record_.block.data()));
-  hypic::attention_plan const plan{.query_heads = shape.query_heads,
-                                   .kv_heads = shape.kv_heads,
-                                   .key_dim = shape.key_dim,
-                                   .value_dim = shape.value_dim,
-                                   .scale = shape.scale,
-                                   .soft_cap = shape.soft_cap,
-                                   .total_rows = rows(),
-                                   .sequences = {{0, rows(), rows()}}};
-  hypic::key_value_view const cache{k, v};
-  std::vector<std::byte> workspace(static_cast<std::size_t>(plan.workspace_bytes(1)));
-  check(seam_attention(plan, q, positions_, {&cache, 1}, {}, o, {}, {.workspace = workspace}),
-        "the attention of a segment");
+  attend_alone(shape, q, k, v, o);
 }
 
 std::vector<segment_record> compute_records(model const& with, std::span<std::vector<std::int32_t> const> segments,

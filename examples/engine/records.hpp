@@ -29,6 +29,11 @@ struct segment_record {
 /// A record of `tokens` whose block is still empty.
 segment_record blank_record(model const& with, std::vector<std::int32_t> tokens);
 
+/// An attention layer of rows that see each other alone, the first at position 0. Shapes: as of token_mixer::attention.
+void attend_alone(hypic::attention_layer const& layer, hypic::tensor_view<float const, 3> q,
+                  hypic::tensor_view<float const, 3> k, hypic::tensor_view<float const, 3> v,
+                  hypic::tensor_view<float, 3> o);
+
 /// The mixer of the first pass: runs one segment alone and writes its record's block.
 class canonical_mixer final : public token_mixer {
  public:
@@ -45,7 +50,6 @@ class canonical_mixer final : public token_mixer {
 
   hypic::model_layout const& layout_;
   segment_record& record_;
-  std::vector<std::int64_t> positions_;
 };
 
 /// Runs a record's tokens alone through `mixer`: its canonical_mixer, or one around that.

@@ -7,13 +7,12 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <numeric>
-#include <optional>
 
 #include "engine/assembly.hpp"
-#include "engine/engine.hpp"
+#include "engine/serving.hpp"
 #include "engine/status.hpp"
-#include "engine/workers.hpp"
 #include "hypic/segment/segment_prefill.hpp"
 #include "hypic/store/memory_store.hpp"
 #include "tables/composition.hpp"
@@ -67,47 +66,24 @@ class own_attention final : public attention_change {
   void attention(std::int32_t layer, hypic::tensor_view<float const, 3> q, hypic::tensor_view<float const, 3> k,
                  hypic::tensor_view<float const, 3> v, hypic::tensor_view<float, 3> o) override {
     auto const& shape = std::get<hypic::attention_layer>(layout_.layers[static_cast<std::size_t>(layer)]);
-    auto const rows = q.extent[0];
-    hypic::attention_plan const plan{.query_heads = shape.query_heads,
-                                     .kv_heads = shape.kv_heads,
-                                     .key_dim = shape.key_dim,
-                                     .value_dim = shape.value_dim,
-                                     .scale = shape.scale,
-                                     .soft_cap = shape.soft_cap,
-                                     .total_rows = rows,
-                                     .sequences = {{0, rows, rows}}};
-    std::vector<std::int64_t> positions(static_cast<std::size_t>(rows));
-    std::iota(positions.begin(), positions.end(), 0);
-    hypic::key_value_view const own{k, v};
-    std::vector<std::byte> workspace(static_cast<std::size_t>(plan.workspace_bytes(1)));
-    check(seam_attention(plan, q, positions, {&own, 1}, {}, o, {}, {.workspace = workspace}), "attention to itself");
+    hypic_engine::attend_alone(shape, q, k, v, o);
   }
 
  private:
   hypic::model_layout const& layout_;
 };
 
-enum class attention_use { as_it_is, none, own };
-
-/// Runs `forward` with a mixer around `inner` that uses attention in a way, and gives each layer's rows.
-template <class Forward>
-std::vector<layer_rows> recorded(hypic_engine::token_mixer& inner, hypic::model_layout const& layout,
-                                 attention_use attention, Forward forward) {
-  no_attention none(inner);
-  own_attention own(inner, layout);
-  hypic_engine::token_mixer& used = attention == attention_use::none  ? static_cast<hypic_engine::token_mixer&>(none)
-                                    : attention == attention_use::own ? own
-                                                                      : inner;
-  recording_mixer mixer(used, layout);
-  forward(mixer);
-  return mixer.take();
+mixer_front without_attention() {
+  return [](hypic_engine::token_mixer& inner) { return std::make_unique<no_attention>(inner); };
 }
 
-using segments_by_key = std::map<hypic::record_key, canonical_segment>;
+mixer_front with_own_attention(hypic::model_layout const& layout) {
+  return [&layout](hypic_engine::token_mixer& inner) { return std::make_unique<own_attention>(inner, layout); };
+}
 
 /// Forwards what a plan says into slot 0 of `memory`, going on from there where `resumes`; gives each layer's rows.
 std::vector<layer_rows> forward(hypic_engine::model const& with, hypic::request_plan const& plan, bool resumes,
-                                segments_by_key const& segments, attention_use attention,
+                                canonical_segments const& segments, mixer_front const& front,
                                 hypic_engine::request_memory& memory, int threads) {
   auto const batch = take(hypic::plan_batch({{plan, resumes ? 0 : -1, 0}}), "the batch");
   std::vector<hypic::record_view> records;
@@ -117,27 +93,8 @@ std::vector<layer_rows> forward(hypic_engine::model const& with, hypic::request_
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> positions;
   auto const rows = hypic_engine::rows_of(batch, tokens, positions);
-  return recorded(inner, with.layout(), attention,
+  return recorded(inner, with.layout(), front,
                   [&](hypic_engine::token_mixer& mixer) { with.forward(rows, mixer, threads); });
-}
-
-/// The documents' records, each computed alone.
-segments_by_key compute_alone(hypic_engine::model const& with, std::vector<hypic::prompt_span> const& spans,
-                              attention_use attention, int threads) {
-  segments_by_key segments;
-  for (auto const& span : spans)
-    if (span.kind == hypic::span_kind::cached)
-      segments[span.key].record = hypic_engine::blank_record(with, span.tokens);
-  std::vector<canonical_segment*> all;
-  for (auto& [key, segment] : segments) all.push_back(&segment);
-  hypic_engine::for_each_task(threads, static_cast<std::int64_t>(all.size()), [&](std::int64_t i) {
-    auto& segment = *all[static_cast<std::size_t>(i)];
-    hypic_engine::canonical_mixer inner(with.layout(), segment.record);
-    segment.rows = recorded(inner, with.layout(), attention, [&](hypic_engine::token_mixer& mixer) {
-      hypic_engine::run_alone(with, segment.record, mixer);
-    });
-  });
-  return segments;
 }
 
 /// Full recompute, a document at a time: the rows of each, and what stood in memory before it.
@@ -148,7 +105,7 @@ struct full_run {
   hypic_engine::request_memory after;
 };
 
-full_run recompute(hypic_engine::model const& with, std::vector<hypic::prompt_span> spans, attention_use attention,
+full_run recompute(hypic_engine::model const& with, std::vector<hypic::prompt_span> spans, mixer_front const& front,
                    int threads) {
   for (auto& span : spans) span.kind = hypic::span_kind::fresh;
   auto plan = take(hypic::plan_request(with.layout(), spans, {}), "the prompt");
@@ -158,7 +115,7 @@ full_run recompute(hypic_engine::model const& with, std::vector<hypic::prompt_sp
   for (std::size_t i = 0; i < spans.size(); ++i) {
     before.push_back(memory);
     auto const piece = take(hypic::slice(plan, static_cast<std::int64_t>(i), 1), "a document");
-    rows.push_back(forward(with, piece, i > 0, {}, attention, memory, threads));
+    rows.push_back(forward(with, piece, i > 0, {}, front, memory, threads));
   }
   return {std::move(plan), std::move(rows), std::move(before), std::move(memory)};
 }
@@ -198,8 +155,8 @@ class evidence_run {
     std::vector<hypic::prompt_span> spans;
     for (auto const& tokens : prompt.documents)
       spans.push_back(use_ == document_use::cached ? cached_span_of(with_, tokens) : fresh_span_of(tokens));
-    add_states(spans, attention_use::none, "state_no_attention");
-    auto const [full, segments] = add_states(spans, attention_use::as_it_is, "state");
+    add_states(spans, without_attention(), "state_no_attention");
+    auto const [full, segments] = add_states(spans, {}, "state");
     add_attention(full);
     add_distances(spans, full, segments);
     spans.push_back(fresh_span_of(prompt.query));
@@ -233,14 +190,14 @@ class evidence_run {
   }
 
   /// States after the last document, without a seam and with one.
-  std::pair<full_run, segments_by_key> add_states(std::vector<hypic::prompt_span> const& spans, attention_use attention,
-                                                  std::string const& part) {
-    auto full = recompute(with_, spans, attention, threads_);
-    auto segments = compute_alone(with_, spans, attention, threads_);
+  std::pair<full_run, canonical_segments> add_states(std::vector<hypic::prompt_span> const& spans,
+                                                     mixer_front const& front, std::string const& part) {
+    auto full = recompute(with_, spans, front, threads_);
+    auto segments = compute_segments(with_, spans, threads_, front);
     for (auto const seam : {0, usual_seam}) {
       auto const plan = take(hypic::plan_request(with_.layout(), spans, {.seam_rows = seam}), "the prompt");
       hypic_engine::request_memory memory(with_.layout(), 1, plan.prompt_tokens);
-      forward(with_, plan, false, segments, attention, memory, threads_);
+      forward(with_, plan, false, segments, front, memory, threads_);
       each_layer<hypic::linear_layer>([&](std::int32_t layer) {
         auto const found = memory.states(layer), wanted = full.after.states(layer);
         auto const count = static_cast<std::size_t>(found.size());
@@ -252,11 +209,11 @@ class evidence_run {
 
   /// Keys, values and outputs of attention to one's own document, everything else being full recompute's.
   void add_attention(full_run const& full) {
-    auto const attention = use_ == document_use::cached ? attention_use::own : attention_use::as_it_is;
+    auto const front = use_ == document_use::cached ? with_own_attention(with_.layout()) : mixer_front{};
     for (std::size_t i = 1; i < full.rows.size(); ++i) {
       auto const piece = take(hypic::slice(full.plan, static_cast<std::int64_t>(i), 1), "a document");
       auto memory = full.before[i];
-      auto const rows = forward(with_, piece, true, {}, attention, memory, threads_);
+      auto const rows = forward(with_, piece, true, {}, front, memory, threads_);
       each_layer<hypic::attention_layer>([&](std::int32_t layer) {
         auto const& found = rows[static_cast<std::size_t>(layer)];
         auto const& wanted = full.rows[i][static_cast<std::size_t>(layer)];
@@ -268,11 +225,11 @@ class evidence_run {
   }
 
   void add_distances(std::vector<hypic::prompt_span> const& spans, full_run const& full,
-                     segments_by_key const& segments) {
+                     canonical_segments const& segments) {
     std::vector<layer_rows> forwarded;
     if (use_ == document_use::fresh) {
       hypic_engine::request_memory memory(with_.layout(), 1, full.plan.prompt_tokens);
-      forwarded = forward(with_, full.plan, false, {}, attention_use::as_it_is, memory, threads_);
+      forwarded = forward(with_, full.plan, false, {}, {}, memory, threads_);
     }
     for (std::size_t i = 1; i < spans.size(); ++i) {
       auto const alone = use_ == document_use::fresh ? document_rows{&forwarded, full.plan.spans[i].first_row}
@@ -304,29 +261,14 @@ class evidence_run {
 
   hypic_engine::buffer logits(std::vector<hypic::prompt_span> const& spans, std::int32_t seam) {
     hypic_engine::engine serving(with_, store_, {.seam_rows = seam, .threads = threads_});
-    auto const batch = hypic_engine::batch_of({serving.plan(spans)});
-    std::vector<std::vector<hypic::prompt_span>> const prompts(1, spans);
-    auto const records = serving.fetch(batch, prompts);
-    hypic_engine::request_memory memory(with_.layout(), 1, batch.requests.front().plan.prompt_tokens);
-    auto served = serving.assemble(batch, records->views(), memory, {0});
-    return std::move(served.front().logits);
+    return std::move(hypic_engine::serve(serving, spans).result.logits);
   }
 
   static double mean_kl(hypic_engine::buffer const& full, hypic_engine::buffer const& other) {
     double sum = 0.0;
     for (std::int64_t row = 0; row < full.rows(); ++row) {
-      auto const p = row_of(full, row), q = row_of(other, row);
-      auto const log_sum = [](std::span<float const> logits) {
-        double const most = *std::max_element(logits.begin(), logits.end());
-        double total = 0.0;
-        for (auto const x : logits) total += std::exp(static_cast<double>(x) - most);
-        return most + std::log(total);
-      };
-      auto const p_sum = log_sum(p), q_sum = log_sum(q);
-      for (std::size_t i = 0; i < p.size(); ++i) {
-        auto const log_p = static_cast<double>(p[i]) - p_sum;
-        sum += std::exp(log_p) * (log_p - (static_cast<double>(q[i]) - q_sum));
-      }
+      auto const p = hypic_engine::log_softmax(full.view(), row), q = hypic_engine::log_softmax(other.view(), row);
+      for (std::size_t i = 0; i < p.size(); ++i) sum += std::exp(p[i]) * (p[i] - q[i]);
     }
     return std::max(sum / static_cast<double>(full.rows()), 0.0);  // rounding may leave less than nothing
   }

@@ -119,7 +119,7 @@ double largest_difference(hypic_engine::buffer const& found, hypic_engine::buffe
 }  // namespace
 
 canonical_segments compute_segments(hypic_engine::model const& with, std::vector<hypic::prompt_span> const& spans,
-                                    int threads) {
+                                    int threads, mixer_front const& front) {
   canonical_segments segments;
   std::vector<canonical_segment*> missing;
   for (auto const& span : spans) {
@@ -130,9 +130,9 @@ canonical_segments compute_segments(hypic_engine::model const& with, std::vector
   hypic_engine::for_each_task(threads, static_cast<std::int64_t>(missing.size()), [&](std::int64_t i) {
     auto& segment = *missing[static_cast<std::size_t>(i)];
     hypic_engine::canonical_mixer inner(with.layout(), segment.record);
-    recording_mixer mixer(inner, with.layout());
-    hypic_engine::run_alone(with, segment.record, mixer);
-    segment.rows = mixer.take();
+    segment.rows = recorded(inner, with.layout(), front, [&](hypic_engine::token_mixer& mixer) {
+      hypic_engine::run_alone(with, segment.record, mixer);
+    });
   });
   return segments;
 }

@@ -45,9 +45,9 @@ struct exactness_case {
   canonical_segments segments;
 };
 
-/// The segments of a prompt, each computed once.
+/// The segments of a prompt, each computed once, its mixer behind `front`.
 canonical_segments compute_segments(hypic_engine::model const& with, std::vector<hypic::prompt_span> const& spans,
-                                    int threads);
+                                    int threads, mixer_front const& front = {});
 
 /// A case as the library plans it.
 exactness_case make_case(hypic_engine::model const& with, std::vector<hypic::prompt_span> spans, std::int32_t seam_rows,

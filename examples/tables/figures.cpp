@@ -6,14 +6,12 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <functional>
 #include <sstream>
 #include <string>
 #include <utility>
 
 #include "engine/error.hpp"
-#include "engine/files.hpp"
+#include "tables/report.hpp"
 
 namespace hypic_tables {
 namespace {
@@ -24,8 +22,6 @@ using hypic_engine::fail;
 // Of middle lightness: they show on white and on near-black.
 constexpr std::array colours{"#3b82c4", "#d9822b", "#3f9e6e", "#b05fb5", "#c2504e", "#8a7f3c", "#3aa6a6", "#7d6bd0"};
 constexpr auto ink = "#808890";
-
-std::string short_name(std::string const& checkpoint) { return checkpoint.substr(0, checkpoint.find('-')); }
 
 struct series {
   std::string title;
@@ -105,19 +101,25 @@ std::string script(figure const& of, std::string const& output) {
   return text.str();
 }
 
-/// Runs gnuplot on a script; whether it was content. One that is not there ends before it has read: that is an answer,
-/// not a signal that ends this program.
+/// While it lives, a pipe that nobody reads is an error of the write and not the end of this program.
+class ignored_broken_pipe {
+ public:
+  ignored_broken_pipe() = default;
+  ignored_broken_pipe(ignored_broken_pipe const&) = delete;
+  ignored_broken_pipe& operator=(ignored_broken_pipe const&) = delete;
+  ~ignored_broken_pipe() { std::signal(SIGPIPE, before_); }
+
+ private:
+  void (*before_)(int) = std::signal(SIGPIPE, SIG_IGN);
+};
+
+/// Runs gnuplot on a script; whether it was content. One that is not there ends before it has read.
 bool run_gnuplot(std::string const& input) {
-  auto* const on_broken_pipe = std::signal(SIGPIPE, SIG_IGN);
+  ignored_broken_pipe const guard;
   auto* const pipe = ::popen("gnuplot - 2>/dev/null", "w");
-  if (pipe == nullptr) {
-    std::signal(SIGPIPE, on_broken_pipe);
-    return false;
-  }
+  if (pipe == nullptr) return false;
   auto const written = std::fwrite(input.data(), 1, input.size(), pipe);
-  auto const outcome = ::pclose(pipe);
-  std::signal(SIGPIPE, on_broken_pipe);
-  return outcome == 0 && written == input.size();
+  return ::pclose(pipe) == 0 && written == input.size();
 }
 
 /// A panel a checkpoint, filled by fn(panel's series, row).

@@ -50,6 +50,15 @@ void recording_mixer::attention(std::int32_t layer, hypic::tensor_view<float con
   rows_[static_cast<std::size_t>(layer)] = {copy(q), copy(k), copy(v), {}, {}, copy(o), {}};
 }
 
+std::vector<layer_rows> recorded(hypic_engine::token_mixer& inner, hypic::model_layout const& layout,
+                                 mixer_front const& front,
+                                 std::function<void(hypic_engine::token_mixer& mixer)> const& run) {
+  auto const changed = front ? front(inner) : nullptr;
+  recording_mixer mixer(changed ? *changed : inner, layout);
+  run(mixer);
+  return mixer.take();
+}
+
 void recording_mixer::after_layer(std::int32_t layer, hypic::tensor_view<float const, 2> hidden) {
   inner_.after_layer(layer, hidden);
   rows_[static_cast<std::size_t>(layer)].hidden = copy(with_columns(hidden));

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "engine/compute.hpp"
@@ -44,5 +46,13 @@ class recording_mixer final : public hypic_engine::token_mixer {
   hypic_engine::token_mixer& inner_;
   std::vector<layer_rows> rows_;
 };
+
+/// Makes a mixer that stands in front of another, which outlives it. An empty one makes none.
+using mixer_front = std::function<std::unique_ptr<hypic_engine::token_mixer>(hypic_engine::token_mixer& inner)>;
+
+/// Every layer's rows of `run(mixer)`, the mixer being `inner` behind `front`.
+std::vector<layer_rows> recorded(hypic_engine::token_mixer& inner, hypic::model_layout const& layout,
+                                 mixer_front const& front,
+                                 std::function<void(hypic_engine::token_mixer& mixer)> const& run);
 
 }  // namespace hypic_tables

@@ -98,6 +98,8 @@ std::string markdown_text(report_table const& table) {
   return text;
 }
 
+std::string short_name(std::string const& checkpoint) { return checkpoint.substr(0, checkpoint.find('-')); }
+
 std::string scientific(double value) { return number_text(value, std::chars_format::scientific, 1); }
 std::string decimal(double value, int digits) { return number_text(value, std::chars_format::fixed, digits); }
 

@@ -27,6 +27,9 @@ std::string scientific(double value);
 /// Text with `digits` digits after the point.
 std::string decimal(double value, int digits);
 
+/// "gla" of "gla-hybrid-3.8m".
+std::string short_name(std::string const& checkpoint);
+
 /// A value, as JSON writes it. Numbers keep all their digits; those that are not finite become null.
 class json_value {
  public:

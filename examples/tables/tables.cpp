@@ -14,9 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "gla" of "gla-hybrid-3.8m".
-std::string short_name(std::string const& checkpoint) { return checkpoint.substr(0, checkpoint.find('-')); }
-
 std::string shape_text(prompt_shape const& shape) {
   return std::to_string(shape.segments) + " x " + std::to_string(shape.segment_tokens);
 }
@@ -27,6 +24,17 @@ std::size_t place_of(std::vector<std::string>& names, std::string const& name) {
   auto const place = static_cast<std::size_t>(at - names.begin());
   if (at == names.end()) names.push_back(name);
   return place;
+}
+
+/// Puts `text` where a row's labels and a column meet; both are made where they are new.
+void put(report_table& table, std::vector<std::string> const& labels, std::string const& column,
+         std::string const& text) {
+  auto const at = place_of(table.columns, column);
+  auto row = std::find_if(table.rows.begin(), table.rows.end(),
+                          [&](auto const& known) { return std::equal(labels.begin(), labels.end(), known.begin()); });
+  if (row == table.rows.end()) row = table.rows.insert(row, labels);
+  for (auto& known : table.rows) known.resize(table.columns.size());  // a cell a column
+  (*row)[at] = text;
 }
 
 std::string checked(finding const& found) { return scientific(found.error) + (found.met() ? "" : " !"); }
@@ -55,12 +63,7 @@ report_table kl_table(std::vector<end_to_end_row> const& rows) {
       {"checkpoint", "documents"},
       {}};
   for (auto const& row : rows) {
-    auto const column = place_of(table.columns, row.mode);
-    std::vector<std::string> const labels{short_name(row.checkpoint), shape_text(row.shape)};
-    if (table.rows.empty() || !std::equal(labels.begin(), labels.end(), table.rows.back().begin()))
-      table.rows.push_back(labels);
-    table.rows.back().resize(std::max(table.rows.back().size(), column + 1));
-    table.rows.back()[column] = scientific(row.kl);
+    put(table, {short_name(row.checkpoint), shape_text(row.shape)}, row.mode, scientific(row.kl));
   }
   return table;
 }
@@ -217,13 +220,7 @@ report_table shown_composition(std::vector<composition_row> const& rows) {
                      {"inputs", "family", "mode"},
                      {}};
   for (auto const& row : rows) {
-    auto const column = place_of(table.columns, std::to_string(row.segments));
-    std::vector<std::string> const labels{row.inputs, row.family, row.mode};
-    auto at = std::find_if(table.rows.begin(), table.rows.end(),
-                           [&](auto const& known) { return std::equal(labels.begin(), labels.end(), known.begin()); });
-    if (at == table.rows.end()) at = table.rows.insert(at, labels);
-    at->resize(std::max(at->size(), column + 1));
-    (*at)[column] = scientific(row.error);
+    put(table, {row.inputs, row.family, row.mode}, std::to_string(row.segments), scientific(row.error));
   }
   return table;
 }
@@ -240,21 +237,6 @@ std::vector<report_table> shown_end_to_end(std::vector<end_to_end_row> const& ro
   }
   return tables;
 }
-
-namespace {
-
-/// Puts `text` where a row's labels and a column meet; both are made where they are new.
-void put(report_table& table, std::vector<std::string> const& labels, std::string const& column,
-         std::string const& text) {
-  auto const at = place_of(table.columns, column);
-  auto row = std::find_if(table.rows.begin(), table.rows.end(),
-                          [&](auto const& known) { return std::equal(labels.begin(), labels.end(), known.begin()); });
-  if (row == table.rows.end()) row = table.rows.insert(row, labels);
-  for (auto& known : table.rows) known.resize(table.columns.size());  // a cell a column
-  (*row)[at] = text;
-}
-
-}  // namespace
 
 std::vector<report_table> shown_evidence(evidence const& of) {
   report_table drift{"Drift",

@@ -34,7 +34,6 @@ struct hypic_store {
 };
 struct hypic_batch {
   hypic::batch_plan plan;
-  std::vector<hypic::forwarded_run> runs;
 };
 struct hypic_assembler {
   hypic::assembler inner;
@@ -400,15 +399,9 @@ status expect_segment(hypic_model const* model, hypic_record const* record, void
   return expect_pointers({{"model", model}, {"record", record}, {"block", block}});
 }
 
+/// Of a segment that is computed alone.
 hypic::attention_plan attention_plan_of(hypic::attention_layer const& shape, std::int64_t tokens) {
-  return {.query_heads = shape.query_heads,
-          .kv_heads = shape.kv_heads,
-          .key_dim = shape.key_dim,
-          .value_dim = shape.value_dim,
-          .scale = shape.scale,
-          .soft_cap = shape.soft_cap,
-          .total_rows = tokens,
-          .sequences = {{0, tokens, tokens}}};
+  return hypic::plan_attention(shape, tokens, {{0, tokens, tokens}});
 }
 
 hypic::result<hypic::prefill_plan> prefill_plan_of(hypic_model const& model, hypic::linear_layer const& shape,
@@ -765,8 +758,7 @@ hypic_status hypic_batch_create(hypic_model const* model, hypic_request const* r
     }
     auto made = hypic::plan_batch(std::move(planned));
     if (!made) return made.error();
-    auto runs = made->runs;
-    *batch = new hypic_batch{std::move(made).value(), std::move(runs)};
+    *batch = new hypic_batch{std::move(made).value()};
     return status::ok;
   });
 }
@@ -782,9 +774,9 @@ int64_t hypic_batch_record_count(hypic_batch const* batch) { return static_cast<
 hypic_key hypic_batch_record(hypic_batch const* batch, int64_t index) {
   return to_c(batch->plan.records[static_cast<std::size_t>(index)].bytes);
 }
-int64_t hypic_batch_run_count(hypic_batch const* batch) { return static_cast<int64_t>(batch->runs.size()); }
+int64_t hypic_batch_run_count(hypic_batch const* batch) { return static_cast<int64_t>(batch->plan.runs.size()); }
 void hypic_batch_run(hypic_batch const* batch, int64_t index, int64_t* first_row, int64_t* rows) {
-  auto const& run = batch->runs[static_cast<std::size_t>(index)];
+  auto const& run = batch->plan.runs[static_cast<std::size_t>(index)];
   *first_row = run.first_row;
   *rows = run.rows;
 }

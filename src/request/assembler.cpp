@@ -160,17 +160,12 @@ assembler::linear_walk assembler::make_linear_walk(std::int32_t layer, linear_la
 assembler::attention_walk assembler::make_attention_walk(std::int32_t layer, attention_layer const& shape,
                                                          std::span<record_view const> records) const {
   attention_walk walk;
-  walk.plan = {.query_heads = shape.query_heads,
-               .kv_heads = shape.kv_heads,
-               .key_dim = shape.key_dim,
-               .value_dim = shape.value_dim,
-               .scale = shape.scale,
-               .soft_cap = shape.soft_cap,
-               .total_rows = plan_.rows()};
+  std::vector<attention_sequence> sequences;
   for (std::size_t r = 0; r < plan_.requests.size(); ++r) {
     auto const& request = plan_.requests[r].plan;
-    walk.plan.sequences.push_back({plan_.first_row[r], request.rows(), request.prompt_tokens});
+    sequences.push_back({plan_.first_row[r], request.rows(), request.prompt_tokens});
   }
+  walk.plan = plan_attention(shape, plan_.rows(), std::move(sequences));
   for_each_cached(plan_, records, [&](forwarded_run const& run, planned_span const& span, record_view const& record) {
     auto const rows = span.tokens - span.rows;
     walk.cached.push_back({.request = run.request,

@@ -115,6 +115,18 @@ void encode_library(encoder& out) {
 
 }  // namespace
 
+attention_plan plan_attention(attention_layer const& layer, std::int64_t total_rows,
+                              std::vector<attention_sequence> sequences) {
+  return {.query_heads = layer.query_heads,
+          .kv_heads = layer.kv_heads,
+          .key_dim = layer.key_dim,
+          .value_dim = layer.value_dim,
+          .scale = layer.scale,
+          .soft_cap = layer.soft_cap,
+          .total_rows = total_rows,
+          .sequences = std::move(sequences)};
+}
+
 status validate(model_layout const& layout) {
   if (auto const s = expect_at_least("head_rows", layout.head_rows, 0); s != status::ok) return s;
   if (auto const s = expect_at_least("max_positions", layout.max_positions, 0); s != status::ok) return s;

@@ -10,18 +10,14 @@
 
 #include "engine/engine_test.hpp"
 #include "engine/files.hpp"
+#include "engine/tables_test.hpp"
 #include "tables/figures.hpp"
-#include "tables/tables.hpp"
 
 namespace {
 
 using namespace hypic_tables;
+using engine_test::data;
 namespace fs = std::filesystem;
-
-input_data const& data() {
-  static auto const loaded = load_data(HYPIC_ENGINE_DATA);
-  return loaded;
-}
 
 table_options reduced() {
   table_options options;

@@ -9,17 +9,13 @@
 #include <vector>
 
 #include "engine/engine_test.hpp"
+#include "engine/tables_test.hpp"
 #include "tables/prompts.hpp"
-#include "tables/tables.hpp"
 
 namespace {
 
 using namespace hypic_tables;
-
-input_data const& data() {
-  static auto const loaded = load_data(HYPIC_ENGINE_DATA);
-  return loaded;
-}
+using engine_test::data;
 
 /// A part of the tables that takes seconds.
 table_options reduced() {

@@ -37,6 +37,7 @@ template <step_family F, class RowAt>
 status run_steps(state_dims const& dims, std::int64_t tokens, RowAt&& row_at, tensor_view<float const, 3> q,
                  step_outputs const& out, host_exec const& ex) {
   if (auto const s = check_steps(dims, tokens, q, out, ex); s != status::ok) return s;
+  if (ex.watch != nullptr) ex.watch->count("segment.run_steps", 1);
   watched_range const range(ex.watch, "segment.run_steps");
   auto const dk = dims.key_dim;
   auto const dv = dims.value_dim;
@@ -45,40 +46,41 @@ status run_steps(state_dims const& dims, std::int64_t tokens, RowAt&& row_at, te
   step_state const state{memory, dk, dv};
   step_state const end_state{memory + dims.state_elements(), dk, dv};
   step_state const op{memory + 2 * dims.state_elements(), dk, dk};
+  bool const with_outputs = !out.o.empty(), with_states = !out.states.empty(), with_summary = !out.summary.empty();
+  auto const each = [](step_state const& of, auto fn) {
+    for (std::int32_t d = 0; d < of.key_dim; ++d)
+      for (std::int32_t c = 0; c < of.columns; ++c) fn(d, c, of(d, c));
+  };
 
   for (std::int32_t head = 0; head < dims.value_heads; ++head) {
-    for (std::int64_t i = 0; i < 2 * dims.state_elements() + std::int64_t{dk} * dk; ++i) memory[i] = 0.0;
-    for (std::int32_t d = 0; d < dk; ++d) {
-      op(d, d) = 1.0;
-      for (std::int32_t c = 0; c < dv && !out.states.empty(); ++c)
-        state(d, c) = static_cast<double>(out.states(head, d, c));
-    }
+    each(state,
+         [&](auto d, auto c, double& x) { x = with_states ? static_cast<double>(out.states(head, d, c)) : 0.0; });
+    each(end_state, [](auto, auto, double& x) { x = 0.0; });
+    each(op, [](auto d, auto c, double& x) { x = d == c ? 1.0 : 0.0; });
     for (std::int64_t t = 0; t < tokens; ++t) {
       typename F::row const row = row_at(t, head);
-      if (!out.o.empty() || !out.states.empty()) {
+      if (with_outputs || with_states) {
         F::transition(row, state);
         F::update(row, state);
       }
-      if (!out.summary.empty()) {
+      if (with_summary) {
         F::transition(row, op);
         F::transition(row, end_state);
         F::update(row, end_state);
       }
-      for (std::int32_t c = 0; c < dv && !out.o.empty(); ++c) {
+      if (!with_outputs) continue;
+      for (std::int32_t c = 0; c < dv; ++c) {
         double sum = 0.0;
         for (std::int32_t d = 0; d < dk; ++d) sum += static_cast<double>(q(t, dims.key_head_of(head), d)) * state(d, c);
         out.o(t, head, c) = static_cast<float>(sum);
       }
     }
-    for (std::int32_t d = 0; d < dk; ++d) {
-      for (std::int32_t c = 0; c < dv && !out.states.empty(); ++c)
-        out.states(head, d, c) = static_cast<float>(state(d, c));
-      if (out.summary.empty()) continue;
-      for (std::int32_t c = 0; c < dv; ++c) out.summary.end_states(head, d, c) = static_cast<float>(end_state(d, c));
-      for (std::int32_t c = 0; c < dk; ++c) {
-        out.summary.operators(head, std::int64_t{d} * dk + c) = static_cast<float>(op(d, c));
-      }
-    }
+    if (with_states) each(state, [&](auto d, auto c, double x) { out.states(head, d, c) = static_cast<float>(x); });
+    if (!with_summary) continue;
+    each(end_state, [&](auto d, auto c, double x) { out.summary.end_states(head, d, c) = static_cast<float>(x); });
+    each(op, [&](auto d, auto c, double x) {
+      out.summary.operators(head, std::int64_t{d} * dk + c) = static_cast<float>(x);
+    });
   }
   return status::ok;
 }

@@ -11,6 +11,7 @@
 #include "hypic/algebra/rotation.hpp"
 #include "hypic/family/family.hpp"
 #include "hypic/segment/rows.hpp"
+#include "hypic/segment/seam_attention.hpp"
 
 namespace hypic::inline v0 {
 
@@ -37,6 +38,11 @@ struct attention_layer {
   std::optional<rotary_embedding> rotary{};
   friend bool operator==(attention_layer const&, attention_layer const&) = default;
 };
+
+/// The plan of that layer's attention over sequences of `total_rows` packed rows, without a window. Not checked:
+/// `seam_attention` checks it.
+HYPIC_API attention_plan plan_attention(attention_layer const& layer, std::int64_t total_rows,
+                                        std::vector<attention_sequence> sequences);
 
 using model_layer = std::variant<linear_layer, attention_layer>;
 
