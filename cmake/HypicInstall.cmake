@@ -5,7 +5,11 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hypic)
 set(pkg_config_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-install(TARGETS hypic EXPORT hypicTargets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+set(libraries hypic)
+if(HYPIC_CUDA)
+  list(APPEND libraries hypic_cuda)
+endif()
+install(TARGETS ${libraries} EXPORT hypicTargets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT hypicTargets NAMESPACE hypic:: DESTINATION ${package_dir})
 export(EXPORT hypicTargets NAMESPACE hypic:: FILE ${PROJECT_BINARY_DIR}/hypicTargets.cmake)
 
