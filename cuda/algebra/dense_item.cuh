@@ -9,9 +9,19 @@
 
 namespace hypic::inline v0 {
 
+/// A matrix by its strides, or none.
+template <class T>
+struct matrix_ref {
+  T* data = nullptr;
+  std::int64_t row_stride = 0;
+  std::int64_t column_stride = 0;
+
+  __device__ explicit operator bool() const { return data != nullptr; }
+  __device__ T& operator()(int row, int column) const { return data[row * row_stride + column * column_stride]; }
+};
+
 /// A few columns of X, which a chain's dense operators multiply from the left: X is the state, Dk x Dv, or the composed
-/// operator, Dk x Dk, that starts at I and to which no end states are added. Rows and columns outside of X read as 0
-/// and are not written.
+/// operator, Dk x Dk, that starts at I and to which no end states are added. Columns count from the first of these.
 class dense_item {
  public:
   /// `head` counts over all chains; `column` over the state's columns, rounded up to blocks of `width`, then over the
@@ -44,10 +54,26 @@ class dense_item {
     return run_at(run).end_states + head_ * plan_.end_state_head_stride + first_ + column;
   }
 
-  __device__ float initial(int row, int column) const {
-    if (row >= plan_.dims.key_dim || !has(column)) return 0.0f;
-    if (composes_) return row == first_ + column ? 1.0f : 0.0f;
-    return through_.initial == nullptr ? 0.0f : through_.initial[state_offset(row, column)];
+  /// X before the first run, where it is given: the state's initial one. Otherwise it is I for an operator, or zero.
+  __device__ matrix_ref<float const> given() const {
+    if (composes_ || through_.initial == nullptr) return {};
+    return {through_.initial + state_offset(), plan_.states.key, plan_.states.value};
+  }
+  __device__ float start(int row, int column) const { return composes_ && row == first_ + column ? 1.0f : 0.0f; }
+
+  /// Where X goes after the last run, and after `run`; nowhere where it is not wanted.
+  __device__ matrix_ref<float> result() const {
+    if (composes_) return through_.operators == nullptr ? matrix_ref<float>{} : operator_at(through_.operators);
+    if (through_.state == nullptr) return {};
+    return {through_.state + state_offset(), plan_.states.key, plan_.states.value};
+  }
+  __device__ matrix_ref<float> prefix(std::int64_t run) const {
+    if (tables_.prefixes == nullptr) return {};
+    auto const& prefix = tables_.prefixes[through_.first_run + run];
+    if (composes_) return prefix.operators == nullptr ? matrix_ref<float>{} : operator_at(prefix.operators);
+    if (prefix.end_states == nullptr) return {};
+    std::int64_t const value_dim = plan_.dims.value_dim;
+    return {prefix.end_states + head_ * plan_.dims.key_dim * value_dim + first_, value_dim, 1};
   }
   /// Eight rows of four columns of the end state.
   __device__ void read_end_state(std::int64_t run, int row, int column, float (&to)[8][4]) const {
@@ -62,32 +88,16 @@ class dense_item {
     }
   }
 
-  __device__ void write(int row, int column, float value) const {
-    if (!has(column)) return;
-    if (composes_) {
-      if (through_.operators != nullptr) through_.operators[operator_offset(row, column)] = value;
-    } else if (through_.state != nullptr) {
-      through_.state[state_offset(row, column)] = value;
-    }
-  }
-  __device__ void write_prefix(std::int64_t run, int row, int column, float value) const {
-    if (tables_.prefixes == nullptr || !has(column)) return;
-    auto const& prefix = tables_.prefixes[through_.first_run + run];
-    if (composes_ && prefix.operators != nullptr) prefix.operators[operator_offset(row, column)] = value;
-    if (!composes_ && prefix.end_states != nullptr)
-      prefix.end_states[(head_ * plan_.dims.key_dim + row) * plan_.dims.value_dim + first_ + column] = value;
-  }
   __device__ void flag_non_finite() const {
     if (tables_.flags != nullptr) atomicOr(tables_.flags + chain_, static_cast<unsigned>(value_flag::non_finite));
   }
 
  private:
   __device__ chain_run const& run_at(std::int64_t run) const { return tables_.runs[through_.first_run + run]; }
-  __device__ std::int64_t state_offset(int row, int column) const {
-    return head_ * plan_.states.head + row * plan_.states.key + (first_ + column) * plan_.states.value;
-  }
-  __device__ std::int64_t operator_offset(int row, int column) const {
-    return (head_ * plan_.dims.key_dim + row) * plan_.dims.key_dim + first_ + column;
+  __device__ std::int64_t state_offset() const { return head_ * plan_.states.head + first_ * plan_.states.value; }
+  __device__ matrix_ref<float> operator_at(float* operators) const {
+    std::int64_t const key_dim = plan_.dims.key_dim;
+    return {operators + head_ * key_dim * key_dim + first_, key_dim, 1};
   }
 
   chain_plan const& plan_;

@@ -87,12 +87,16 @@ __global__ void __launch_bounds__(threads, 2) dense_kernel(chain_plan plan, chai
   int const key_dim = plan.dims.key_dim;
   int const row = static_cast<int>(threadIdx.x) / (Tile::columns / 4) * 8;
   int const column = static_cast<int>(threadIdx.x) % (Tile::columns / 4) * 4;
+  auto const before = item.given();
   for (int at = static_cast<int>(threadIdx.x); at < Tile::rows * Tile::columns; at += threads) {
-    x[at] = item.initial(at / Tile::columns, at % Tile::columns);
+    int const r = at / Tile::columns;
+    int const c = at % Tile::columns;
+    bool const given = before && r < key_dim && item.has(c);
+    x[at] = given ? before(r, c) : item.start(r, c);
     x[Tile::x_floats + at] = 0.0f;
   }
 
-  int current = 0;
+  int current = 0;  // of the two
   slice_in_flight<Tile, Stored> next;
   unsigned found = 0;
   for (std::int64_t run = 0; run < item.runs(); ++run) {
@@ -109,21 +113,26 @@ __global__ void __launch_bounds__(threads, 2) dense_kernel(chain_plan plan, chai
       multiply<Tile>(slice, x + current * Tile::x_floats + first * Tile::columns, row, column, sums);
     }
     current ^= 1;
+    auto const prefix = item.prefix(run);
 #pragma unroll
     for (int r = 0; r < 8; ++r) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         if (row + r >= key_dim) continue;
         x[current * Tile::x_floats + (row + r) * Tile::columns + column + c] = sums[r][c];
-        found |= item.has(column + c) && !isfinite(sums[r][c]);
-        item.write_prefix(run, row + r, column + c, sums[r][c]);
+        if (!item.has(column + c)) continue;
+        found |= isfinite(sums[r][c]) ? 0u : 1u;
+        if (prefix) prefix(row + r, column + c) = sums[r][c];
       }
     }
     __syncthreads();
   }
   if (item.runs() == 0) __syncthreads();
-  for (int at = static_cast<int>(threadIdx.x); at < key_dim * Tile::columns; at += threads)
-    item.write(at / Tile::columns, at % Tile::columns, x[current * Tile::x_floats + at]);
+  auto const after = item.result();
+  for (int at = static_cast<int>(threadIdx.x); after && at < key_dim * Tile::columns; at += threads) {
+    int const c = at % Tile::columns;
+    if (item.has(c)) after(at / Tile::columns, c) = x[current * Tile::x_floats + at];
+  }
   if (found != 0) item.flag_non_finite();
 }
 
