@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "core/shapes.hpp"
+#include "hypic.h"
+#include "hypic/request/assembler.hpp"
+#include "hypic/store/cache_store.hpp"
+
+struct hypic_model {
+  hypic::model_layout layout;
+};
+struct hypic_record {
+  hypic::record_layout layout;
+};
+struct hypic_store {
+  std::unique_ptr<hypic::cache_store> inner;
+};
+struct hypic_batch {
+  hypic::batch_plan plan;
+};
+struct hypic_assembler {
+  hypic::assembler inner;
+  hypic_model model;
+};
+
+/// What the files of the C API share: how values of C become those of C++, and back.
+namespace hypic::inline v0::c_api {
+
+// ---- statuses ----
+
+hypic_status to_c(status const& from) noexcept;
+status to_cpp(hypic_status const& from) noexcept;
+
+/// The outcome of `fn`; nothing is thrown through C.
+template <class Fn>
+hypic_status guarded(Fn fn) noexcept {
+  try {
+    return to_c(fn());
+  } catch (std::exception const&) {
+    return to_c(status::out_of_memory);
+  }
+}
+
+/// The first of the named pointers that is null.
+struct named_pointer {
+  char const* name;
+  void const* pointer;
+};
+status expect_pointers(std::initializer_list<named_pointer> pointers) noexcept;
+
+// ---- what C gives ----
+
+/// A copy of a struct that begins with its size: members beyond an older caller's are zero; a newer caller's are
+/// refused unless they are zero.
+template <class T>
+status read(T const* from, char const* name, T& to) noexcept {
+  if (from == nullptr) return {status::invalid_argument, name};
+  auto const size = from->size;
+  if (size <= sizeof(size)) {
+    return {status::invalid_argument, name, static_cast<std::int64_t>(size), status::relation::at_least,
+            static_cast<std::int64_t>(sizeof(T))};
+  }
+  auto const* const bytes = reinterpret_cast<unsigned char const*>(from);
+  if (size > sizeof(T) && std::any_of(bytes + sizeof(T), bytes + size, [](unsigned char byte) { return byte != 0; })) {
+    return {status::unsupported, name, static_cast<std::int64_t>(size), status::relation::at_most,
+            static_cast<std::int64_t>(sizeof(T))};
+  }
+  to = T{};
+  std::memcpy(&to, from, std::min(size, sizeof(T)));
+  return status::ok;
+}
+
+/// The elements of an array of such structs, which are as far apart as the first one's size says.
+template <class T>
+status read_all(T const* from, std::int64_t count, char const* name, std::vector<T>& to) {
+  if (count < 0) return {status::invalid_argument, name, count, status::relation::at_least, 0};
+  to.resize(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (from == nullptr) return {status::invalid_argument, name};
+    auto const* const at = reinterpret_cast<unsigned char const*>(from) + static_cast<std::size_t>(i) * from->size;
+    if (auto const s = read(reinterpret_cast<T const*>(at), name, to[static_cast<std::size_t>(i)]); s != status::ok) {
+      return s;
+    }
+  }
+  return status::ok;
+}
+
+template <class T>
+std::span<T const> span_of(T const* data, std::int64_t count) noexcept {
+  return {data, data == nullptr || count < 0 ? 0 : static_cast<std::size_t>(count)};
+}
+
+template <int Rank>
+status view_of(hypic_tensor const& from, char const* name, hypic::tensor_view<float, Rank>& to) noexcept {
+  to = {};
+  if (from.rank == 0) return status::ok;  // not given
+  if (from.rank != Rank) return {status::invalid_shape, name, from.rank, status::relation::equal_to, Rank};
+  to.data = from.data;
+  std::copy_n(from.extent, Rank, to.extent.begin());
+  std::copy_n(from.stride, Rank, to.stride.begin());
+  return status::ok;
+}
+
+status rows_of(hypic_rows const* from, hypic::query_rows_view& to, hypic::gate_space gates) noexcept;
+status exec_of(hypic_exec const* from, hypic::host_exec& to) noexcept;
+
+// ---- keys and parts ----
+
+hypic::record_key to_cpp(hypic_key const& from) noexcept;
+hypic_key to_c(hypic::digest const& from) noexcept;
+hypic_part to_c(hypic::part_id const& id) noexcept;
+
+/// A kind that is none becomes one that no record has.
+std::vector<hypic::part_id> parts_of(hypic_part const* from, std::int64_t count);
+
+// ---- models ----
+
+/// The layer of that kind at an index, or null.
+template <class Layer>
+Layer const* find_layer(hypic_model const& model, std::int32_t index) noexcept {
+  if (index < 0 || index >= static_cast<std::int64_t>(model.layout.layers.size())) return nullptr;
+  return std::get_if<Layer>(&model.layout.layers[static_cast<std::size_t>(index)]);
+}
+
+}  // namespace hypic::inline v0::c_api
