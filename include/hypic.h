@@ -151,8 +151,20 @@ HYPIC_C_API void hypic_record_destroy(hypic_record* record);
 HYPIC_C_API int64_t hypic_record_bytes(hypic_record const* record);
 HYPIC_C_API int64_t hypic_record_part_count(hypic_record const* record);
 HYPIC_C_API hypic_part hypic_record_part(hypic_record const* record, int64_t index);
+/* Where that part lies in a block, in bytes. */
+HYPIC_C_API void hypic_record_part_place(hypic_record const* record, int64_t index, int64_t* offset, int64_t* bytes);
+/* The index of a part, or -1. */
+HYPIC_C_API int64_t hypic_record_find(hypic_record const* record, hypic_part part);
+HYPIC_C_API int64_t hypic_record_tokens(hypic_record const* record);
+/* For a store, which keeps records beyond their publication and compares them: a copy, and whether two are equal. */
+HYPIC_C_API hypic_status hypic_record_copy(hypic_record const* record, hypic_record** copy);
+HYPIC_C_API int hypic_record_equal(hypic_record const* left, hypic_record const* right);
 /* Shapes: block [hypic_record_bytes], digests [hypic_record_part_count]. */
 HYPIC_C_API hypic_status hypic_record_digests(hypic_record const* record, void const* block, hypic_digest* digests);
+/* Whether the parts at `indices` (null: all) have these digests: HYPIC_CORRUPT where one has not, found being the first.
+   Shapes: block [hypic_record_bytes], digests [hypic_record_part_count], of which those at `indices` are read. */
+HYPIC_C_API hypic_status hypic_record_verify(hypic_record const* record, void const* block, hypic_digest const* digests,
+                                             int64_t const* indices, int64_t index_count);
 
 /* ---- stores ---- */
 
@@ -216,6 +228,8 @@ typedef struct {
 HYPIC_C_API hypic_status hypic_memory_store_create(int64_t capacity_bytes, hypic_store** store);
 HYPIC_C_API hypic_status hypic_table_store_create(hypic_store_table const* table, hypic_store** store);
 HYPIC_C_API void hypic_store_destroy(hypic_store* store);
+/* The context of the table that the store was made of; null for another store. */
+HYPIC_C_API void* hypic_store_context(hypic_store const* store);
 HYPIC_C_API hypic_status hypic_store_begin(hypic_store* store, hypic_lookup const* lookups, int64_t count,
                                            uint64_t* ticket);
 HYPIC_C_API hypic_status hypic_store_poll(hypic_store* store, uint64_t ticket, hypic_answer* answers, int64_t count);
@@ -223,6 +237,40 @@ HYPIC_C_API hypic_status hypic_store_publish(hypic_store* store, hypic_publicati
                                              hypic_status* outcomes);
 /* `reached` may be null: the work is over now. */
 HYPIC_C_API hypic_status hypic_store_release(hypic_store* store, uint64_t ticket, hypic_reached reached, void* context);
+
+/* ---- the contract kit ---- */
+
+/* How the kit comes by the store that it checks. Each clause gets a store of its own, empty. What a host leaves out is
+   not checked, and the report says so. */
+typedef struct {
+  size_t size;
+  void* context;
+  /* A store without records, which the kit destroys; or null, which breaks the clause. */
+  hypic_store* (*make)(void* context);
+  int64_t capacity_bytes; /* that such a store holds, at least 256 KiB; 0: clauses on a full store are skipped */
+  /* Flips a bit of a stored part as faulty memory would, behind the verbs. `of` asks for that one part, which was
+     published; nobody leases it. 0: the part is not there. Null: clauses on damaged bytes are skipped. */
+  int (*damage)(void* context, hypic_store* store, hypic_lookup const* of);
+  int32_t threads;    /* that call at once in the clauses on threads; 0 is 8 */
+  int64_t most_polls; /* after which a pending answer counts as none; 0 is 10000000 */
+} hypic_store_under_test;
+
+enum { HYPIC_KEPT = 0, HYPIC_BROKEN = 1, HYPIC_SKIPPED = 2 };
+
+/* One clause of the contract, and what became of it. The words are gone after the call that they were given to. */
+typedef struct {
+  size_t size;
+  char const* verb;   /* begin, poll, publish, release, or any */
+  char const* clause; /* what has to hold */
+  int32_t outcome;
+  char const* found; /* of a broken clause: what was found, and what was expected; of a skipped one: why */
+} hypic_clause_report;
+
+/* Holds a store against the contract, clause by clause; for tests, and for the start of a program. `tell` is called on
+   the caller's thread, once a clause, in an order that is the same each time; on an error it is not called. */
+HYPIC_C_API hypic_status hypic_check_store_contract(hypic_store_under_test const* subject,
+                                                    void (*tell)(void* context, hypic_clause_report const* report),
+                                                    void* tell_context);
 
 /* ---- the first pass: a segment alone ---- */
 

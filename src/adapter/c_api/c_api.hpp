@@ -24,6 +24,7 @@ struct hypic_record {
 };
 struct hypic_store {
   std::unique_ptr<hypic::cache_store> inner;
+  void* context = nullptr;  ///< of a store of C functions
 };
 struct hypic_batch {
   hypic::batch_plan plan;
@@ -122,6 +123,18 @@ hypic_part to_c(hypic::part_id const& id) noexcept;
 
 /// A kind that is none becomes one that no record has.
 std::vector<hypic::part_id> parts_of(hypic_part const* from, std::int64_t count);
+
+// ---- stores ----
+
+/// What a request in C's form points to.
+struct c_request {
+  hypic_record record;
+  std::vector<hypic_part> parts;
+};
+c_request c_request_of(hypic::record_layout const& layout, std::span<hypic::part_id const> parts);
+
+/// A look-up in C's form, valid as long as both.
+hypic_lookup to_c(hypic::lookup_request const& from, c_request const& with) noexcept;
 
 // ---- models ----
 

@@ -122,6 +122,40 @@ hypic_part hypic_record_part(hypic_record const* record, int64_t index) {
   return to_c(record->layout.parts()[static_cast<std::size_t>(index)].id);
 }
 
+void hypic_record_part_place(hypic_record const* record, int64_t index, int64_t* offset, int64_t* bytes) {
+  auto const& part = record->layout.parts()[static_cast<std::size_t>(index)];
+  if (offset != nullptr) *offset = part.offset;
+  if (bytes != nullptr) *bytes = part.bytes;
+}
+int64_t hypic_record_find(hypic_record const* record, hypic_part part) {
+  if (part.kind < HYPIC_HEAD_KEYS || part.kind > HYPIC_KEYS_VALUES) return -1;
+  return record->layout.find({part.layer, static_cast<hypic::part_kind>(part.kind), part.head});
+}
+int64_t hypic_record_tokens(hypic_record const* record) { return record->layout.tokens(); }
+int hypic_record_equal(hypic_record const* left, hypic_record const* right) { return left->layout == right->layout; }
+
+hypic_status hypic_record_copy(hypic_record const* record, hypic_record** copy) {
+  return guarded([&]() -> status {
+    if (auto const s = expect_pointers({{"record", record}, {"copy", copy}}); s != status::ok) return s;
+    *copy = new hypic_record{*record};
+    return status::ok;
+  });
+}
+
+hypic_status hypic_record_verify(hypic_record const* record, void const* block, hypic_digest const* digests,
+                                 int64_t const* indices, int64_t index_count) {
+  return guarded([&]() -> status {
+    if (auto const s = expect_pointers({{"record", record}, {"block", block}, {"digests", digests}}); s != status::ok)
+      return s;
+    if (index_count < 0) return {status::invalid_argument, "index_count", index_count, status::relation::at_least, 0};
+    if (indices != nullptr && index_count == 0) return status::ok;  // of C++, no indices are all
+    auto const& layout = record->layout;
+    return hypic::verify_parts(layout, {static_cast<std::byte const*>(block), static_cast<std::size_t>(layout.bytes())},
+                               {reinterpret_cast<hypic::digest const*>(digests), layout.parts().size()},
+                               span_of(indices, index_count));
+  });
+}
+
 hypic_status hypic_record_digests(hypic_record const* record, void const* block, hypic_digest* digests) {
   return guarded([&]() -> status {
     if (auto const s = expect_pointers({{"record", record}, {"block", block}, {"digests", digests}}); s != status::ok)

@@ -10,6 +10,26 @@
 #include "adapter/c_api/c_api.hpp"
 #include "hypic/store/memory_store.hpp"
 
+namespace hypic::inline v0::c_api {
+
+c_request c_request_of(hypic::record_layout const& layout, std::span<hypic::part_id const> parts) {
+  c_request made{{layout}, {}};
+  for (auto const& id : parts) made.parts.push_back(to_c(id));
+  return made;
+}
+
+hypic_lookup to_c(hypic::lookup_request const& from, c_request const& with) noexcept {
+  return {sizeof(hypic_lookup),
+          to_c(from.key.bytes),
+          from.tokens.data(),
+          static_cast<std::int64_t>(from.tokens.size()),
+          &with.record,
+          with.parts.empty() ? nullptr : with.parts.data(),
+          static_cast<std::int64_t>(with.parts.size())};
+}
+
+}  // namespace hypic::inline v0::c_api
+
 using namespace hypic::c_api;
 using hypic::status;
 
@@ -28,8 +48,8 @@ class table_store final : public hypic::cache_store {
   hypic::result<hypic::ticket> begin(std::span<hypic::lookup_request const> requests) noexcept override {
     try {
       // All that allocates comes before the caller's store knows of it: a failure leaves no ticket behind.
-      std::map<std::uint64_t, std::list<c_request>> made;
-      auto& kept = made[0];
+      std::multimap<std::uint64_t, std::list<c_request>> made;
+      auto& kept = made.emplace(0, std::list<c_request>{})->second;
       std::vector<hypic_lookup> lookups;
       if (auto const s = in_c(requests, kept, lookups); s != status::ok) return s;
       std::uint64_t ticket = 0;
@@ -94,7 +114,7 @@ class table_store final : public hypic::cache_store {
     if (outcome != status::ok) return outcome;
     static_cast<void>(fence.release());  // ends when it is reached
     std::lock_guard const lock(mutex_);
-    asked_.erase(ticket);
+    if (auto const found = asked_.find(ticket); found != asked_.end()) asked_.erase(found);
     return outcome;
   }
 
@@ -118,33 +138,20 @@ class table_store final : public hypic::cache_store {
             {}};
   }
 
-  /// What a request in C's form points to.
-  struct c_request {
-    hypic_record record;
-    std::vector<hypic_part> parts;
-  };
-
   template <class Request, class CRequest>
   static status in_c(std::span<Request const> requests, std::list<c_request>& kept, std::vector<CRequest>& given) {
     for (auto const& request : requests) {
       if (request.layout == nullptr) return {status::invalid_argument, "requests.layout"};
-      auto& copy = kept.emplace_back(c_request{{*request.layout}, {}});
-      for (auto const& id : request.parts) copy.parts.push_back(to_c(id));
-      given.push_back(to_c_request(request, copy));
+      auto const& copy = kept.emplace_back(c_request_of(*request.layout, request.parts));
+      given.push_back(in_c(request, copy));
     }
     return status::ok;
   }
 
-  static hypic_lookup to_c_request(hypic::lookup_request const& from, c_request const& with) noexcept {
-    return {sizeof(hypic_lookup),
-            to_c(from.key.bytes),
-            from.tokens.data(),
-            static_cast<std::int64_t>(from.tokens.size()),
-            &with.record,
-            with.parts.empty() ? nullptr : with.parts.data(),
-            static_cast<std::int64_t>(with.parts.size())};
+  static hypic_lookup in_c(hypic::lookup_request const& from, c_request const& with) noexcept {
+    return to_c(from, with);
   }
-  static hypic_publication to_c_request(hypic::publish_request const& from, c_request const& with) noexcept {
+  static hypic_publication in_c(hypic::publish_request const& from, c_request const& with) noexcept {
     return {sizeof(hypic_publication),
             to_c(from.key.bytes),
             from.tokens.data(),
@@ -161,7 +168,8 @@ class table_store final : public hypic::cache_store {
 
   hypic_store_table table_;
   std::mutex mutex_;
-  std::map<std::uint64_t, std::list<c_request>> asked_;
+  /// Of each ticket; a store that gives one twice breaks the contract, but not the memory that it was lent.
+  std::multimap<std::uint64_t, std::list<c_request>> asked_;
 };
 static_assert(sizeof(hypic_digest) == sizeof(hypic::digest));
 
@@ -201,11 +209,13 @@ hypic_status hypic_table_store_create(hypic_store_table const* table, hypic_stor
     if (given.release == nullptr) return {status::invalid_argument, "table.release"};
     auto made = std::make_unique<hypic_store>();
     made->inner = std::make_unique<table_store>(given);
+    made->context = given.context;
     *store = made.release();
     return status::ok;
   });
 }
 void hypic_store_destroy(hypic_store* store) { delete store; }
+void* hypic_store_context(hypic_store const* store) { return store->context; }
 
 hypic_status hypic_store_begin(hypic_store* store, hypic_lookup const* lookups, int64_t count, uint64_t* ticket) {
   return guarded([&]() -> status {
