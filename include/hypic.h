@@ -26,6 +26,7 @@ extern "C" {
 typedef struct hypic_model hypic_model;
 typedef struct hypic_record hypic_record;
 typedef struct hypic_store hypic_store;
+typedef struct hypic_prefill hypic_prefill;
 typedef struct hypic_batch hypic_batch;
 typedef struct hypic_assembler hypic_assembler;
 
@@ -165,6 +166,17 @@ HYPIC_C_API hypic_status hypic_record_digests(hypic_record const* record, void c
    Shapes: block [hypic_record_bytes], digests [hypic_record_part_count], of which those at `indices` are read. */
 HYPIC_C_API hypic_status hypic_record_verify(hypic_record const* record, void const* block, hypic_digest const* digests,
                                              int64_t const* indices, int64_t index_count);
+
+/* Windows on a block, which last as long as its memory; those of a leased block are only read. `layer` is of the kind
+   that has what each names. Shapes: keys, values [tokens, kv_heads, dim]; operators [value_heads, 1, Dk or Dk^2],
+   end_states [value_heads, Dk, Dv], both of rank 0 where the segment has no body; tail [min(K-1, tokens), groups,
+   channels a group]. */
+HYPIC_C_API hypic_status hypic_record_keys_values(hypic_model const* model, hypic_record const* record, int32_t layer,
+                                                  void const* block, hypic_tensor* keys, hypic_tensor* values);
+HYPIC_C_API hypic_status hypic_record_summary(hypic_model const* model, hypic_record const* record, int32_t layer,
+                                              void const* block, hypic_tensor* operators, hypic_tensor* end_states);
+HYPIC_C_API hypic_status hypic_record_tail(hypic_model const* model, hypic_record const* record, int32_t layer,
+                                           void const* block, hypic_tensor* tail);
 
 /* ---- stores ---- */
 
@@ -308,6 +320,79 @@ HYPIC_C_API hypic_status hypic_segment_tail(hypic_model const* model, int32_t la
 HYPIC_C_API hypic_status hypic_segment_attention(hypic_model const* model, int32_t layer, hypic_tensor q,
                                                  hypic_tensor k, hypic_tensor v, hypic_tensor o,
                                                  hypic_record const* record, void* block, hypic_exec const* exec);
+
+/* ---- the first pass in pieces: a batch of sequences ---- */
+
+/* Rows [first_row, first_row + rows) of the packed inputs, which are the tokens [position, position + rows) of their
+   segment. Between the pieces of a segment its states and tails wait in their slots, and all else in its block. */
+typedef struct {
+  size_t size;
+  int64_t first_row;
+  int64_t rows;
+  int64_t position;           /* tokens of the segment that earlier pieces have consumed */
+  int32_t initial_slot;       /* of the pools of states and tails; -1: from zero, at position 0 alone */
+  int32_t final_slot;         /* -1: nowhere; may be the initial one */
+  hypic_record const* record; /* of the whole segment; null: none is made */
+  void* block;                /* of that record, which all pieces write; no other sequence of the batch has it */
+} hypic_sequence;
+
+enum { HYPIC_GATE_OUT_OF_RANGE = 1, HYPIC_NON_FINITE = 2, HYPIC_EXPANSIVE_UPDATE = 4 };
+
+/* Records and blocks outlive the prefill. Sequences share no row. */
+HYPIC_C_API hypic_status hypic_prefill_create(hypic_model const* model, hypic_sequence const* sequences, int64_t count,
+                                              int64_t total_rows, int64_t slots, hypic_prefill** prefill);
+HYPIC_C_API void hypic_prefill_destroy(hypic_prefill* prefill);
+/* Scratch of any of its calls. */
+HYPIC_C_API hypic_status hypic_prefill_workspace_bytes(hypic_prefill const* prefill, int32_t threads, int64_t* bytes);
+/* A linear layer: outputs, states by slot, and the records' parts but for the tails. Bits are an unbroken run's where
+   breaks lie at W plus a multiple of hypic_prefill_chunk.
+   Shapes: o [total_rows, value_heads, Dv] or of rank 0, states [slots, value_heads, Dk, Dv], which may be of rank 0
+   where no sequence has a slot; flags [sequences]: bits are OR-ed into what is there, and a segment with any but
+   HYPIC_EXPANSIVE_UPDATE may not be published. */
+HYPIC_C_API hypic_status hypic_prefill_linear(hypic_prefill const* prefill, int32_t layer, hypic_rows const* rows,
+                                              hypic_tensor o, hypic_tensor states, uint32_t* flags,
+                                              hypic_exec const* exec);
+HYPIC_C_API int64_t hypic_prefill_chunk(int32_t family);
+/* The tail before each sequence, for its convolution; the tails after it, in their slots and, after the last piece of a
+   segment, in its record.
+   Shapes: raw [total_rows, channels], pool [slots, K-1, channels] or of rank 0 as above, tails [sequences, K-1,
+   channels]. */
+HYPIC_C_API hypic_status hypic_prefill_tails(hypic_prefill const* prefill, int32_t layer, hypic_tensor raw,
+                                             hypic_tensor pool, hypic_tensor tails);
+/* An attention layer: keys and values go into the records, and rows see those of their segment so far. A sequence
+   without a record is refused at any position but 0. Shapes: as of hypic_segment_attention, [total_rows, ...]. */
+HYPIC_C_API hypic_status hypic_prefill_attention(hypic_prefill const* prefill, int32_t layer, hypic_tensor q,
+                                                 hypic_tensor k, hypic_tensor v, hypic_tensor o,
+                                                 hypic_exec const* exec);
+
+/* ---- cached parts into place, for hosts with kernels of their own ---- */
+
+/* Keys turn by `positions`, values are copied. Shapes: keys [rows, kv_heads, key_dim], values [rows, kv_heads,
+   value_dim], outputs alike. */
+typedef struct {
+  size_t size;
+  int64_t positions; /* may be negative */
+  hypic_tensor keys;
+  hypic_tensor values;
+  hypic_tensor keys_out;
+  hypic_tensor values_out;
+} hypic_moved_keys;
+
+/* End states turn by `positions` on their key axis; the scalar operators of such layers stay as they are. Shapes: in,
+   out [value_heads, Dk, Dv]; `out` may be `in`. */
+typedef struct {
+  size_t size;
+  int64_t positions;
+  hypic_tensor in;
+  hypic_tensor out;
+} hypic_moved_states;
+
+/* Of an attention layer; of a linear layer. Layers without a rotary embedding only copy. No output may start where an
+   output or another's input does. */
+HYPIC_C_API hypic_status hypic_rebase_keys(hypic_model const* model, int32_t layer, hypic_moved_keys const* moves,
+                                           int64_t count, hypic_exec const* exec);
+HYPIC_C_API hypic_status hypic_rebase(hypic_model const* model, int32_t layer, hypic_moved_states const* moves,
+                                      int64_t count, hypic_exec const* exec);
 
 /* ---- the second pass: a batch of requests ---- */
 

@@ -14,6 +14,7 @@
 #include "core/shapes.hpp"
 #include "hypic.h"
 #include "hypic/request/assembler.hpp"
+#include "hypic/segment/segment_prefill.hpp"
 #include "hypic/store/cache_store.hpp"
 
 struct hypic_model {
@@ -143,6 +144,43 @@ template <class Layer>
 Layer const* find_layer(hypic_model const& model, std::int32_t index) noexcept {
   if (index < 0 || index >= static_cast<std::int64_t>(model.layout.layers.size())) return nullptr;
   return std::get_if<Layer>(&model.layout.layers[static_cast<std::size_t>(index)]);
+}
+
+/// Whether a record is one of that model's.
+status expect_record(hypic_model const& model, hypic_record const& record);
+
+// ---- the first pass ----
+
+/// A sequence of a prefill, and the record that it makes.
+struct piece {
+  hypic::prefill_sequence sequence;
+  hypic_record const* record = nullptr;
+  std::byte* block = nullptr;
+};
+
+/// Checked pieces of segments; a segment that is computed in one call is a batch of one.
+struct prefill_batch {
+  hypic_model const& model;
+  std::span<piece const> pieces;
+  std::int64_t total_rows = 0;
+  std::int64_t slots = 0;
+
+  status linear(std::int32_t layer, hypic_rows const* rows, hypic_tensor const& o, hypic_tensor const& states,
+                std::uint32_t* flags, hypic_exec const* exec) const;
+  status attention(std::int32_t layer, hypic_tensor const& q, hypic_tensor const& k, hypic_tensor const& v,
+                   hypic_tensor const& o, hypic_exec const* exec) const;
+  /// Scratch of one layer's call, which is in the model.
+  std::int64_t workspace_bytes(std::int32_t layer, int threads) const;
+};
+
+/// Writes a record's tail: element(t, c) is the raw input of its token t in channel c.
+template <class Element>
+void write_tail(hypic_record const& record, std::int32_t layer, std::byte* block, Element const& element) {
+  auto const tail = record.layout.tail(layer, block);
+  auto const [rows, groups, width] = tail.extent;
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t c = 0; c < groups * width; ++c)
+      tail(i, c / width, c % width) = element(record.layout.tokens() - rows + i, c);
 }
 
 }  // namespace hypic::inline v0::c_api

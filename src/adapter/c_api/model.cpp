@@ -7,10 +7,42 @@
 
 #include "adapter/c_api/c_api.hpp"
 
+namespace hypic::inline v0::c_api {
+
+status expect_record(hypic_model const& model, hypic_record const& record) {
+  auto const made = record_layout::make(model.layout, record.layout.tokens());
+  if (!made) return made.error();
+  return *made == record.layout ? status{status::ok} : status{status::invalid_shape, "record: made for other layers"};
+}
+
+}  // namespace hypic::inline v0::c_api
+
 using namespace hypic::c_api;
 using hypic::status;
 
 namespace {
+
+template <int Rank>
+hypic_tensor tensor_of(hypic::tensor_view<float const, Rank> const& view) noexcept {
+  hypic_tensor made{};
+  if (view.empty()) return made;
+  made.data = const_cast<float*>(view.data);  // whether it may be written is the caller's to know
+  made.rank = Rank;
+  std::ranges::copy(view.extent, made.extent);
+  std::ranges::copy(view.stride, made.stride);
+  return made;
+}
+
+/// The layer of that kind that a record's window is of.
+template <class Layer>
+status find_window(hypic_model const* model, hypic_record const* record, std::int32_t layer, void const* block,
+                   Layer const*& found) {
+  if (auto const s = expect_pointers({{"model", model}, {"record", record}, {"block", block}}); s != status::ok)
+    return s;
+  found = find_layer<Layer>(*model, layer);
+  if (found == nullptr) return {status::invalid_argument, "layer: it is of another kind"};
+  return expect_record(*model, *record);
+}
 
 status rotary_of(hypic_layer const& from, std::optional<hypic::rotary_embedding>& to) {
   if (from.frequencies == nullptr) return status::ok;
@@ -164,6 +196,50 @@ hypic_status hypic_record_digests(hypic_record const* record, void const* block,
         record->layout, {static_cast<std::byte const*>(block), static_cast<std::size_t>(record->layout.bytes())});
     if (!made) return made.error();
     std::ranges::transform(*made, digests, [](hypic::digest const& one) { return to_c(one); });
+    return status::ok;
+  });
+}
+
+hypic_status hypic_record_keys_values(hypic_model const* model, hypic_record const* record, int32_t layer,
+                                      void const* block, hypic_tensor* keys, hypic_tensor* values) {
+  return guarded([&]() -> status {
+    hypic::attention_layer const* shape = nullptr;
+    if (auto const s = hypic::first_failure(find_window(model, record, layer, block, shape),
+                                            expect_pointers({{"keys", keys}, {"values", values}}));
+        s != status::ok)
+      return s;
+    *keys = tensor_of(record->layout.keys(layer, static_cast<std::byte const*>(block)));
+    *values = tensor_of(record->layout.values(layer, static_cast<std::byte const*>(block)));
+    return status::ok;
+  });
+}
+
+hypic_status hypic_record_summary(hypic_model const* model, hypic_record const* record, int32_t layer,
+                                  void const* block, hypic_tensor* operators, hypic_tensor* end_states) {
+  return guarded([&]() -> status {
+    hypic::linear_layer const* shape = nullptr;
+    if (auto const s = hypic::first_failure(find_window(model, record, layer, block, shape),
+                                            expect_pointers({{"operators", operators}, {"end_states", end_states}}));
+        s != status::ok)
+      return s;
+    hypic::const_summary_view body;
+    if (record->layout.has_body()) body = record->layout.body(layer, static_cast<std::byte const*>(block));
+    *operators = tensor_of(body.operators);
+    *end_states = tensor_of(body.end_states);
+    return status::ok;
+  });
+}
+
+hypic_status hypic_record_tail(hypic_model const* model, hypic_record const* record, int32_t layer, void const* block,
+                               hypic_tensor* tail) {
+  return guarded([&]() -> status {
+    hypic::linear_layer const* shape = nullptr;
+    if (auto const s =
+            hypic::first_failure(find_window(model, record, layer, block, shape), expect_pointers({{"tail", tail}}));
+        s != status::ok)
+      return s;
+    if (shape->tail_rows == 0) return {status::invalid_argument, "layer: it has no convolution"};
+    *tail = tensor_of(record->layout.tail(layer, static_cast<std::byte const*>(block)));
     return status::ok;
   });
 }
