@@ -8,22 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "adapter/c_values.hpp"
 #include "hypic.h"
 #include "hypic/core/version.hpp"
 #include "hypic/store/contract_kit.hpp"
 
 using namespace hypic;
+using namespace hypic::test;
 
 namespace {
 
 constexpr std::int64_t capacity = 512 * 1024;
-
-std::string words(hypic_status outcome) {
-  std::string text(hypic_message(outcome, nullptr, 0) + 1, '\0');
-  hypic_message(outcome, text.data(), text.size());
-  text.pop_back();
-  return text;
-}
 
 hypic_layer linear_layer_of(std::int32_t value_dim) {
   hypic_layer layer{};
