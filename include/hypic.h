@@ -26,6 +26,7 @@ extern "C" {
 typedef struct hypic_model hypic_model;
 typedef struct hypic_record hypic_record;
 typedef struct hypic_store hypic_store;
+typedef struct hypic_prefill hypic_prefill;
 typedef struct hypic_batch hypic_batch;
 typedef struct hypic_assembler hypic_assembler;
 
@@ -151,8 +152,31 @@ HYPIC_C_API void hypic_record_destroy(hypic_record* record);
 HYPIC_C_API int64_t hypic_record_bytes(hypic_record const* record);
 HYPIC_C_API int64_t hypic_record_part_count(hypic_record const* record);
 HYPIC_C_API hypic_part hypic_record_part(hypic_record const* record, int64_t index);
+/* Where that part lies in a block, in bytes. */
+HYPIC_C_API void hypic_record_part_place(hypic_record const* record, int64_t index, int64_t* offset, int64_t* bytes);
+/* The index of a part, or -1. */
+HYPIC_C_API int64_t hypic_record_find(hypic_record const* record, hypic_part part);
+HYPIC_C_API int64_t hypic_record_tokens(hypic_record const* record);
+/* For a store, which keeps records beyond their publication and compares them: a copy, and whether two are equal. */
+HYPIC_C_API hypic_status hypic_record_copy(hypic_record const* record, hypic_record** copy);
+HYPIC_C_API int hypic_record_equal(hypic_record const* left, hypic_record const* right);
 /* Shapes: block [hypic_record_bytes], digests [hypic_record_part_count]. */
 HYPIC_C_API hypic_status hypic_record_digests(hypic_record const* record, void const* block, hypic_digest* digests);
+/* Whether the parts at `indices` (null: all) have these digests: HYPIC_CORRUPT where one has not, found being the first.
+   Shapes: block [hypic_record_bytes], digests [hypic_record_part_count], of which those at `indices` are read. */
+HYPIC_C_API hypic_status hypic_record_verify(hypic_record const* record, void const* block, hypic_digest const* digests,
+                                             int64_t const* indices, int64_t index_count);
+
+/* Windows on a block, which last as long as its memory; those of a leased block are only read. `layer` is of the kind
+   that has what each names. Shapes: keys, values [tokens, kv_heads, dim]; operators [value_heads, 1, Dk or Dk^2],
+   end_states [value_heads, Dk, Dv], both of rank 0 where the segment has no body; tail [min(K-1, tokens), groups,
+   channels a group]. */
+HYPIC_C_API hypic_status hypic_record_keys_values(hypic_model const* model, hypic_record const* record, int32_t layer,
+                                                  void const* block, hypic_tensor* keys, hypic_tensor* values);
+HYPIC_C_API hypic_status hypic_record_summary(hypic_model const* model, hypic_record const* record, int32_t layer,
+                                              void const* block, hypic_tensor* operators, hypic_tensor* end_states);
+HYPIC_C_API hypic_status hypic_record_tail(hypic_model const* model, hypic_record const* record, int32_t layer,
+                                           void const* block, hypic_tensor* tail);
 
 /* ---- stores ---- */
 
@@ -216,6 +240,8 @@ typedef struct {
 HYPIC_C_API hypic_status hypic_memory_store_create(int64_t capacity_bytes, hypic_store** store);
 HYPIC_C_API hypic_status hypic_table_store_create(hypic_store_table const* table, hypic_store** store);
 HYPIC_C_API void hypic_store_destroy(hypic_store* store);
+/* The context of the table that the store was made of; null for another store. */
+HYPIC_C_API void* hypic_store_context(hypic_store const* store);
 HYPIC_C_API hypic_status hypic_store_begin(hypic_store* store, hypic_lookup const* lookups, int64_t count,
                                            uint64_t* ticket);
 HYPIC_C_API hypic_status hypic_store_poll(hypic_store* store, uint64_t ticket, hypic_answer* answers, int64_t count);
@@ -223,6 +249,40 @@ HYPIC_C_API hypic_status hypic_store_publish(hypic_store* store, hypic_publicati
                                              hypic_status* outcomes);
 /* `reached` may be null: the work is over now. */
 HYPIC_C_API hypic_status hypic_store_release(hypic_store* store, uint64_t ticket, hypic_reached reached, void* context);
+
+/* ---- the contract kit ---- */
+
+/* How the kit comes by the store that it checks. Each clause gets a store of its own, empty. What a host leaves out is
+   not checked, and the report says so. */
+typedef struct {
+  size_t size;
+  void* context;
+  /* A store without records, which the kit destroys; or null, which breaks the clause. */
+  hypic_store* (*make)(void* context);
+  int64_t capacity_bytes; /* that such a store holds, at least 256 KiB; 0: clauses on a full store are skipped */
+  /* Flips a bit of a stored part as faulty memory would, behind the verbs. `of` asks for that one part, which was
+     published; nobody leases it. 0: the part is not there. Null: clauses on damaged bytes are skipped. */
+  int (*damage)(void* context, hypic_store* store, hypic_lookup const* of);
+  int32_t threads;    /* that call at once in the clauses on threads; 0 is 8 */
+  int64_t most_polls; /* after which a pending answer counts as none; 0 is 10000000 */
+} hypic_store_under_test;
+
+enum { HYPIC_KEPT = 0, HYPIC_BROKEN = 1, HYPIC_SKIPPED = 2 };
+
+/* One clause of the contract, and what became of it. The words are gone after the call that they were given to. */
+typedef struct {
+  size_t size;
+  char const* verb;   /* begin, poll, publish, release, or any */
+  char const* clause; /* what has to hold */
+  int32_t outcome;
+  char const* found; /* of a broken clause: what was found, and what was expected; of a skipped one: why */
+} hypic_clause_report;
+
+/* Holds a store against the contract, clause by clause; for tests, and for the start of a program. `tell` is called on
+   the caller's thread, once a clause, in an order that is the same each time; on an error it is not called. */
+HYPIC_C_API hypic_status hypic_check_store_contract(hypic_store_under_test const* subject,
+                                                    void (*tell)(void* context, hypic_clause_report const* report),
+                                                    void* tell_context);
 
 /* ---- the first pass: a segment alone ---- */
 
@@ -260,6 +320,79 @@ HYPIC_C_API hypic_status hypic_segment_tail(hypic_model const* model, int32_t la
 HYPIC_C_API hypic_status hypic_segment_attention(hypic_model const* model, int32_t layer, hypic_tensor q,
                                                  hypic_tensor k, hypic_tensor v, hypic_tensor o,
                                                  hypic_record const* record, void* block, hypic_exec const* exec);
+
+/* ---- the first pass in pieces: a batch of sequences ---- */
+
+/* Rows [first_row, first_row + rows) of the packed inputs, which are the tokens [position, position + rows) of their
+   segment. Between the pieces of a segment its states and tails wait in their slots, and all else in its block. */
+typedef struct {
+  size_t size;
+  int64_t first_row;
+  int64_t rows;
+  int64_t position;           /* tokens of the segment that earlier pieces have consumed */
+  int32_t initial_slot;       /* of the pools of states and tails; -1: from zero, at position 0 alone */
+  int32_t final_slot;         /* -1: nowhere; may be the initial one */
+  hypic_record const* record; /* of the whole segment; null: none is made */
+  void* block;                /* of that record, which all pieces write; no other sequence of the batch has it */
+} hypic_sequence;
+
+enum { HYPIC_GATE_OUT_OF_RANGE = 1, HYPIC_NON_FINITE = 2, HYPIC_EXPANSIVE_UPDATE = 4 };
+
+/* Records and blocks outlive the prefill. Sequences share no row. */
+HYPIC_C_API hypic_status hypic_prefill_create(hypic_model const* model, hypic_sequence const* sequences, int64_t count,
+                                              int64_t total_rows, int64_t slots, hypic_prefill** prefill);
+HYPIC_C_API void hypic_prefill_destroy(hypic_prefill* prefill);
+/* Scratch of any of its calls. */
+HYPIC_C_API hypic_status hypic_prefill_workspace_bytes(hypic_prefill const* prefill, int32_t threads, int64_t* bytes);
+/* A linear layer: outputs, states by slot, and the records' parts but for the tails. Bits are an unbroken run's where
+   breaks lie at W plus a multiple of hypic_prefill_chunk.
+   Shapes: o [total_rows, value_heads, Dv] or of rank 0, states [slots, value_heads, Dk, Dv], which may be of rank 0
+   where no sequence has a slot; flags [sequences]: bits are OR-ed into what is there, and a segment with any but
+   HYPIC_EXPANSIVE_UPDATE may not be published. */
+HYPIC_C_API hypic_status hypic_prefill_linear(hypic_prefill const* prefill, int32_t layer, hypic_rows const* rows,
+                                              hypic_tensor o, hypic_tensor states, uint32_t* flags,
+                                              hypic_exec const* exec);
+HYPIC_C_API int64_t hypic_prefill_chunk(int32_t family);
+/* The tail before each sequence, for its convolution; the tails after it, in their slots and, after the last piece of a
+   segment, in its record.
+   Shapes: raw [total_rows, channels], pool [slots, K-1, channels] or of rank 0 as above, tails [sequences, K-1,
+   channels]. */
+HYPIC_C_API hypic_status hypic_prefill_tails(hypic_prefill const* prefill, int32_t layer, hypic_tensor raw,
+                                             hypic_tensor pool, hypic_tensor tails);
+/* An attention layer: keys and values go into the records, and rows see those of their segment so far. A sequence
+   without a record is refused at any position but 0. Shapes: as of hypic_segment_attention, [total_rows, ...]. */
+HYPIC_C_API hypic_status hypic_prefill_attention(hypic_prefill const* prefill, int32_t layer, hypic_tensor q,
+                                                 hypic_tensor k, hypic_tensor v, hypic_tensor o,
+                                                 hypic_exec const* exec);
+
+/* ---- cached parts into place, for hosts with kernels of their own ---- */
+
+/* Keys turn by `positions`, values are copied. Shapes: keys [rows, kv_heads, key_dim], values [rows, kv_heads,
+   value_dim], outputs alike. */
+typedef struct {
+  size_t size;
+  int64_t positions; /* may be negative */
+  hypic_tensor keys;
+  hypic_tensor values;
+  hypic_tensor keys_out;
+  hypic_tensor values_out;
+} hypic_moved_keys;
+
+/* End states turn by `positions` on their key axis; the scalar operators of such layers stay as they are. Shapes: in,
+   out [value_heads, Dk, Dv]; `out` may be `in`. */
+typedef struct {
+  size_t size;
+  int64_t positions;
+  hypic_tensor in;
+  hypic_tensor out;
+} hypic_moved_states;
+
+/* Of an attention layer; of a linear layer. Layers without a rotary embedding only copy. No output may start where an
+   output or another's input does. */
+HYPIC_C_API hypic_status hypic_rebase_keys(hypic_model const* model, int32_t layer, hypic_moved_keys const* moves,
+                                           int64_t count, hypic_exec const* exec);
+HYPIC_C_API hypic_status hypic_rebase(hypic_model const* model, int32_t layer, hypic_moved_states const* moves,
+                                      int64_t count, hypic_exec const* exec);
 
 /* ---- the second pass: a batch of requests ---- */
 

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hypic from C: a segment is computed alone, published, found again and reused in front of fresh tokens. The state that
-   it leaves is that of the same rows run as one. */
+/* hypic from C: the host's own store is held against the contract; then a segment is computed alone, published in it,
+   found again and reused in front of fresh tokens. The state that it leaves is that of the same rows run as one. */
 #include <hypic.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "shelf.h"
+
+enum { CAPACITY = 1 << 20 };
 enum { HEADS = 2, DIM = 16, SEGMENT = 60, QUESTION = 7, PROMPT = SEGMENT + QUESTION, SEAM = 4, THREADS = 2 };
 enum { STATE = HEADS * DIM * DIM };
 
@@ -17,6 +20,45 @@ static void require(hypic_status status) {
   fprintf(stderr, "%s\n", text);
   exit(1);
 }
+
+/* [begin contract] */
+static hypic_store* make_shelf(void* context) {
+  (void)context;
+  return shelf_create(CAPACITY);
+}
+
+static int damage_shelf(void* context, hypic_store* store, const hypic_lookup* of) {
+  (void)context;
+  return shelf_damage(store, of);
+}
+
+struct count {
+  int kept, all;
+};
+
+static void tell_clause(void* context, const hypic_clause_report* report) {
+  static const char* const outcomes[] = {"kept", "broken", "skipped"};
+  struct count* const count = context;
+  ++count->all;
+  if (report->outcome == HYPIC_KEPT) {
+    ++count->kept;
+  } else {
+    printf("%s: %s: %s (%s)\n", outcomes[report->outcome], report->verb, report->clause, report->found);
+  }
+}
+
+/* Whether the store keeps the contract; prints the clauses that it breaks, and those that were not checked. */
+static int keeps_contract(void) {
+  hypic_store_under_test subject = {sizeof subject};
+  struct count count = {0, 0};
+  subject.make = make_shelf;
+  subject.capacity_bytes = CAPACITY;
+  subject.damage = damage_shelf;
+  require(hypic_check_store_contract(&subject, tell_clause, &count));
+  printf("%d of %d clauses kept\n", count.kept, count.all);
+  return count.kept == count.all && count.all > 0;
+}
+/* [end contract] */
 
 static hypic_tensor tensor(float* data, int64_t rows, int64_t heads, int64_t width) {
   hypic_tensor made = {data, 3, {rows, heads, width, 0}, {heads * width, width, 1, 0}};
@@ -118,6 +160,7 @@ int main(void) {
 
   hypic_version(&major, &minor, &patch);
   printf("hypic %d.%d.%d\n", major, minor, patch);
+  if (!keeps_contract()) return 1;
   srand(1);
   for (i = 0; i < PROMPT * HEADS * DIM; ++i) {
     q[i] = (float)rand() / RAND_MAX - 0.5f;
@@ -145,7 +188,8 @@ int main(void) {
   identity.model = name;
   require(hypic_make_key(&identity, &key));
   require(hypic_record_create(model, SEGMENT, &record));
-  require(hypic_memory_store_create(1 << 20, &store));
+  store = shelf_create(CAPACITY);
+  if (store == NULL) return 1;
 
   /* The first pass: the segment alone. */
   block = calloc(1, (size_t)hypic_record_bytes(record));

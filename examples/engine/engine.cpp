@@ -51,7 +51,7 @@ std::vector<served_request> engine::assemble(hypic::batch_plan const& batch,
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> positions;
   auto const rows = rows_of(batch, tokens, positions);
-  auto const hidden = model_.forward(rows, mixer, options_.threads);
+  auto const hidden = model_.forward(rows, mixer, options_.threads, options_.watch);
 
   std::vector<served_request> served;
   std::size_t end_run = 0;

@@ -173,6 +173,7 @@ struct model::pass {
   rotary_table linear_rotary;
   rotary_table attention_rotary;
   int threads = 1;
+  hypic::observer* watch = nullptr;
 
   std::int64_t count() const noexcept { return static_cast<std::int64_t>(rows.tokens.size()); }
   template <class Fn>
@@ -201,8 +202,8 @@ model::model(checkpoint loaded, std::int32_t head_rows)
   }
 }
 
-buffer model::forward(forward_rows const& rows, token_mixer& mixer, int threads) const {
-  pass at{rows, cut_blocks(rows.runs), {}, {}, threads};
+buffer model::forward(forward_rows const& rows, token_mixer& mixer, int threads, hypic::observer* watch) const {
+  pass at{rows, cut_blocks(rows.runs), {}, {}, threads, watch};
   if (linear_rotary_) at.linear_rotary = rotary_table(*linear_rotary_, rows.positions);
   if (attention_rotary_) at.attention_rotary = rotary_table(*attention_rotary_, rows.positions);
   buffer hidden(at.count(), config().hidden_size);
@@ -296,8 +297,9 @@ buffer model::convolve(pass const& at, std::int32_t layer, buffer const& raw, to
     convolutions.push_back({run.first, run.rows, i});
   }
   auto const taps = hypic::dense_view(taps_[static_cast<std::size_t>(layer)].data(), raw.width(), length);
-  check(short_convolution(raw.view(), taps, tails, convolutions, out.view(), {.threads = at.threads}),
-        "the short convolution");
+  check(
+      short_convolution(raw.view(), taps, tails, convolutions, out.view(), {.threads = at.threads, .watch = at.watch}),
+      "the short convolution");
   return out;
 }
 

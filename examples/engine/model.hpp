@@ -10,6 +10,7 @@
 #include "engine/checkpoint.hpp"
 #include "engine/compute.hpp"
 #include "engine/token_mixer.hpp"
+#include "hypic/core/observer.hpp"
 #include "hypic/store/model_layout.hpp"
 
 namespace hypic_engine {
@@ -33,9 +34,9 @@ class model {
   /// Names weights, config, layout and BLAS. Source: hypic::model_fingerprint.
   std::string const& fingerprint() const noexcept { return fingerprint_; }
 
-  /// The hidden rows after the last layer, [rows, hidden]. Errors: engine_error (a token outside of the vocabulary;
-  /// what the mixer throws).
-  buffer forward(forward_rows const& rows, token_mixer& mixer, int threads) const;
+  /// The hidden rows after the last layer, [rows, hidden]. `watch` hears of the library's calls, as the mixer's own does.
+  /// Errors: engine_error (a token outside of the vocabulary; what the mixer throws).
+  buffer forward(forward_rows const& rows, token_mixer& mixer, int threads, hypic::observer* watch = nullptr) const;
 
   /// Logits of one run of hidden rows, [run.rows, vocab]. Errors: engine_error (one that is not finite).
   buffer logits(buffer const& hidden, row_block run, int threads) const;

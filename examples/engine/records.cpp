@@ -22,10 +22,11 @@ void copy_rows(hypic::tensor_view<float const, 3> from, hypic::tensor_view<float
       std::copy_n(&from(row, head, 0), to.extent[2], &to(row, head, 0));
 }
 
-segment_record compute_record(model const& with, std::vector<std::int32_t> const& tokens) {
+segment_record compute_record(model const& with, std::vector<std::int32_t> const& tokens, hypic::observer* watch) {
+  hypic::watched_range const range(watch, "engine.cold_segment");
   auto record = blank_record(with, tokens);
-  canonical_mixer mixer(with.layout(), record);
-  run_alone(with, record, mixer);
+  canonical_mixer mixer(with.layout(), record, watch);
+  run_alone(with, record, mixer, watch);
   record.digests = take(part_digests(record.layout, record.block), "the digests of a record");
   return record;
 }
@@ -41,27 +42,27 @@ segment_record blank_record(model const& with, std::vector<std::int32_t> tokens)
   return record;
 }
 
-void run_alone(model const& with, segment_record const& record, token_mixer& mixer) {
+void run_alone(model const& with, segment_record const& record, token_mixer& mixer, hypic::observer* watch) {
   std::vector<std::int64_t> positions(record.tokens.size());
   std::iota(positions.begin(), positions.end(), 0);
-  with.forward({record.tokens, positions, {{0, record.layout.tokens()}}}, mixer, 1);
+  with.forward({record.tokens, positions, {{0, record.layout.tokens()}}}, mixer, 1, watch);
 }
 
 void attend_alone(hypic::attention_layer const& layer, hypic::tensor_view<float const, 3> q,
                   hypic::tensor_view<float const, 3> k, hypic::tensor_view<float const, 3> v,
-                  hypic::tensor_view<float, 3> o) {
+                  hypic::tensor_view<float, 3> o, hypic::observer* watch) {
   auto const rows = q.extent[0];
   auto const plan = hypic::plan_attention(layer, rows, {{0, rows, rows}});
   std::vector<std::int64_t> positions(static_cast<std::size_t>(rows));
   std::iota(positions.begin(), positions.end(), 0);
   hypic::key_value_view const own{k, v};
   std::vector<std::byte> workspace(static_cast<std::size_t>(plan.workspace_bytes(1)));
-  check(seam_attention(plan, q, positions, {&own, 1}, {}, o, {}, {.workspace = workspace}),
+  check(seam_attention(plan, q, positions, {&own, 1}, {}, o, {}, {.workspace = workspace, .watch = watch}),
         "the attention of a segment");
 }
 
-canonical_mixer::canonical_mixer(hypic::model_layout const& layout, segment_record& record)
-    : layout_(layout), record_(record) {}
+canonical_mixer::canonical_mixer(hypic::model_layout const& layout, segment_record& record, hypic::observer* watch)
+    : layout_(layout), record_(record), watch_(watch) {}
 
 void canonical_mixer::tails(std::int32_t layer, hypic::tensor_view<float const, 2> raw,
                             hypic::tensor_view<float, 3> tails) {
@@ -82,8 +83,9 @@ void canonical_mixer::linear(std::int32_t layer, hypic::query_rows_view const& i
   hypic::prefill_outputs out{.o = o, .heads = {&head, 1}, .flags = {&flags, 1}};
   if (record_.layout.has_body()) out.bodies = {&body, 1};
   std::vector<std::byte> workspace(static_cast<std::size_t>(plan.workspace_bytes(1)));
-  auto const outcome = hypic::with_family(
-      shape.family, [&]<class F>(F) { return hypic::segment_prefill<F>(plan, in, out, {.workspace = workspace}); });
+  auto const outcome = hypic::with_family(shape.family, [&]<class F>(F) {
+    return hypic::segment_prefill<F>(plan, in, out, {.workspace = workspace, .watch = watch_});
+  });
   check(outcome, "the prefill of a segment");
   if ((flags & ~static_cast<std::uint32_t>(hypic::expansive_update)) != 0)
     fail("layer ", layer, " made gates or rows that may not be cached, value flags ", flags);
@@ -95,7 +97,7 @@ void canonical_mixer::attention(std::int32_t layer, hypic::tensor_view<float con
   auto const& shape = std::get<hypic::attention_layer>(layout_.layers[static_cast<std::size_t>(layer)]);
   copy_rows(k, record_.layout.keys(layer, record_.block.data()));
   copy_rows(v, record_.layout.values(layer, record_.block.data()));
-  attend_alone(shape, q, k, v, o);
+  attend_alone(shape, q, k, v, o, watch_);
 }
 
 std::vector<segment_record> compute_records(model const& with, std::span<std::vector<std::int32_t> const> segments,
@@ -109,8 +111,7 @@ std::vector<segment_record> compute_records(model const& with, std::span<std::ve
   for_each_task(threads, static_cast<std::int64_t>(workers.size()), [&](std::int64_t worker) {
     for (auto const job : workers[static_cast<std::size_t>(worker)]) {
       auto const i = static_cast<std::size_t>(job);
-      hypic::watched_range const range(watch, "engine.cold_segment");
-      records[i] = compute_record(with, segments[i]);
+      records[i] = compute_record(with, segments[i], watch);
       std::lock_guard const lock(telling);
       if (tell) tell(++done, static_cast<std::int64_t>(segments.size()));
     }

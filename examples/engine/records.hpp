@@ -32,13 +32,13 @@ segment_record blank_record(model const& with, std::vector<std::int32_t> tokens)
 /// An attention layer of rows that see each other alone, the first at position 0. Shapes: as of token_mixer::attention.
 void attend_alone(hypic::attention_layer const& layer, hypic::tensor_view<float const, 3> q,
                   hypic::tensor_view<float const, 3> k, hypic::tensor_view<float const, 3> v,
-                  hypic::tensor_view<float, 3> o);
+                  hypic::tensor_view<float, 3> o, hypic::observer* watch = nullptr);
 
 /// The mixer of the first pass: runs one segment alone and writes its record's block.
 class canonical_mixer final : public token_mixer {
  public:
-  /// `record` is a blank one of a model with that layout. Both outlive the mixer.
-  canonical_mixer(hypic::model_layout const& layout, segment_record& record);
+  /// `record` is a blank one of a model with that layout. All outlive the mixer.
+  canonical_mixer(hypic::model_layout const& layout, segment_record& record, hypic::observer* watch = nullptr);
 
   void tails(std::int32_t layer, hypic::tensor_view<float const, 2> raw, hypic::tensor_view<float, 3> tails) override;
   void linear(std::int32_t layer, hypic::query_rows_view const& in, hypic::tensor_view<float, 3> o) override;
@@ -50,10 +50,11 @@ class canonical_mixer final : public token_mixer {
 
   hypic::model_layout const& layout_;
   segment_record& record_;
+  hypic::observer* watch_;
 };
 
 /// Runs a record's tokens alone through `mixer`: its canonical_mixer, or one around that.
-void run_alone(model const& with, segment_record const& record, token_mixer& mixer);
+void run_alone(model const& with, segment_record const& record, token_mixer& mixer, hypic::observer* watch = nullptr);
 
 /// The first pass: computes segments alone, in parallel, longest first. A record's bits depend on its tokens alone.
 /// Errors: engine_error (a token outside of the vocabulary, values that may not be cached).

@@ -4,35 +4,21 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "adapter/c_values.hpp"
 #include "hypic.h"
 #include "hypic/core/version.hpp"
 #include "hypic/store/contract_kit.hpp"
-#include "hypic/store/memory_store.hpp"
-#include "store/store_data.hpp"
 
 using namespace hypic;
+using namespace hypic::test;
 
 namespace {
 
 constexpr std::int64_t capacity = 512 * 1024;
-
-std::string words(hypic_status outcome) {
-  std::string text(hypic_message(outcome, nullptr, 0) + 1, '\0');
-  hypic_message(outcome, text.data(), text.size());
-  text.pop_back();
-  return text;
-}
-
-status to_cpp(hypic_status const& from) {
-  return {static_cast<status::code>(from.code), from.argument, from.found, static_cast<status::relation>(from.relation),
-          from.expected};
-}
 
 hypic_layer linear_layer_of(std::int32_t value_dim) {
   hypic_layer layer{};
@@ -295,105 +281,221 @@ TEST_CASE("What C gives wrong is refused by name", "[adapter][c_api]") {
 
 namespace {
 
-// The C API as a cache_store, so that the contract kit reaches the verbs of C.
-class store_through_c final : public cache_store {
- public:
-  store_through_c() : store_(make_table_store()) {}
-  store_through_c(store_through_c const&) = delete;
-  store_through_c& operator=(store_through_c const&) = delete;
-  ~store_through_c() override { hypic_store_destroy(store_); }
-
-  result<ticket> begin(std::span<lookup_request const> requests) noexcept override {
-    std::vector<hypic_lookup> lookups;
-    std::list<std::vector<hypic_part>> parts;
-    for (auto const& r : requests) {
-      auto& theirs = parts.emplace_back(in_c(r.parts));
-      lookups.push_back({sizeof(hypic_lookup), in_c(r.key.bytes), r.tokens.data(), size(r.tokens), record_of(r.layout),
-                         theirs.data(), size(theirs)});
-    }
-    std::uint64_t which = 0;
-    auto const outcome = hypic_store_begin(store_, lookups.data(), size(lookups), &which);
-    if (outcome.code != HYPIC_OK) return to_cpp(outcome);
-    return static_cast<ticket>(which);
-  }
-  status poll(ticket which, std::span<lookup_result> results) noexcept override {
-    std::vector<hypic_answer> answers(results.size());
-    auto const outcome = hypic_store_poll(store_, static_cast<std::uint64_t>(which), answers.data(), size(answers));
-    for (std::size_t i = 0; i < answers.size(); ++i)
-      results[i] = {static_cast<lookup_state>(answers[i].state),
-                    static_cast<miss_reason>(answers[i].reason),
-                    {static_cast<std::byte const*>(answers[i].block), answers[i].bytes}};
-    return to_cpp(outcome);
-  }
-  status publish(std::span<publish_request const> requests, std::span<status> outcomes) noexcept override {
-    if (outcomes.size() != requests.size()) return {status::invalid_shape, "outcomes"};  // C has one count for both
-    std::vector<hypic_publication> publications;
-    std::list<std::vector<hypic_part>> parts;
-    std::list<std::vector<hypic_digest>> digests;
-    for (auto const& r : requests) {
-      auto& theirs = parts.emplace_back(in_c(r.parts));
-      auto& named = digests.emplace_back();
-      for (auto const& one : r.digests) named.push_back(in_c(one));
-      publications.push_back({sizeof(hypic_publication), in_c(r.key.bytes), r.tokens.data(), size(r.tokens),
-                              record_of(r.layout), r.block.data(), r.block.size(), named.data(), size(named),
-                              theirs.data(), size(theirs), r.value});
-    }
-    std::vector<hypic_status> told(requests.size());
-    auto const outcome = hypic_store_publish(store_, publications.data(), size(publications), told.data());
-    std::ranges::transform(told, outcomes.begin(), to_cpp);
-    return to_cpp(outcome);
-  }
-  status release(ticket which, fence after) noexcept override {
-    if (after.reached == nullptr)
-      return to_cpp(hypic_store_release(store_, static_cast<std::uint64_t>(which), nullptr, nullptr));
-    std::lock_guard const lock(mutex_);
-    auto& kept = fences_.emplace_back(after);
-    return to_cpp(hypic_store_release(
-        store_, static_cast<std::uint64_t>(which),
-        [](void* of) {
-          auto const& one = *static_cast<fence*>(of);
-          return one.reached(one.context) ? 1 : 0;
-        },
-        &kept));
-  }
-
- private:
-  template <class Container>
-  static std::int64_t size(Container const& of) {
-    return static_cast<std::int64_t>(of.size());
-  }
-  static hypic_key in_c(digest const& from) {
-    hypic_key key;
-    std::memcpy(key.bytes, from.data(), sizeof key.bytes);
-    return key;
-  }
-  static std::vector<hypic_part> in_c(std::span<part_id const> from) {
-    std::vector<hypic_part> parts;
-    for (auto const& id : from) parts.push_back({id.layer, static_cast<std::int32_t>(id.kind), id.head});
-    return parts;
-  }
-  // A record is a layout and nothing else, which the kit's models have from C++.
-  hypic_record* record_of(record_layout const* layout) {
-    if (layout == nullptr) return nullptr;
-    static_assert(sizeof(record_layout) > 0);
-    return reinterpret_cast<hypic_record*>(const_cast<record_layout*>(layout));
-  }
-
-  hypic_store* store_;
-  std::mutex mutex_;
-  std::list<fence> fences_;
+// A clause of the kit as C tells of it, in words that stay.
+struct told_clause {
+  std::string verb, clause, found;
+  std::int32_t outcome;
 };
+
+struct told_report {
+  hypic_status outcome{};
+  std::vector<told_clause> clauses;
+
+  std::vector<std::string> of(std::int32_t wanted) const {
+    std::vector<std::string> names;
+    for (auto const& one : clauses)
+      if (one.outcome == wanted) names.push_back(one.verb + ": " + one.clause);
+    return names;
+  }
+};
+
+told_report check_contract(hypic_store_under_test subject) {
+  told_report told;
+  subject.size = sizeof subject;
+  told.outcome = hypic_check_store_contract(
+      &subject,
+      [](void* to, hypic_clause_report const* report) {
+        static_cast<told_report*>(to)->clauses.push_back(
+            {report->verb, report->clause, report->found, report->outcome});
+      },
+      &told);
+  return told;
+}
+
+// A look-up of one record in C, kept until it goes.
+struct c_asked {
+  hypic_store* store;
+  std::uint64_t ticket = 0;
+  hypic_answer answer{};
+
+  c_asked(hypic_store* of, hypic_lookup const* lookup) : store(of) {
+    REQUIRE(words(hypic_store_begin(store, lookup, 1, &ticket)) == "ok");
+    REQUIRE(words(hypic_store_poll(store, ticket, &answer, 1)) == "ok");
+  }
+  c_asked(c_asked const&) = delete;
+  c_asked& operator=(c_asked const&) = delete;
+  ~c_asked() { hypic_store_release(store, ticket, nullptr, nullptr); }
+};
+
+// What a lease shows is constant, but not the memory itself: a test that plays faulty memory may cast.
+int damage_through_c(void*, hypic_store* store, hypic_lookup const* of) {
+  c_asked const reader(store, of);
+  if (reader.answer.state != HYPIC_HIT) return 0;
+  std::int64_t offset = 0, bytes = 0;
+  hypic_record_part_place(of->record, hypic_record_find(of->record, of->parts[0]), &offset, &bytes);
+  static_cast<char*>(const_cast<void*>(reader.answer.block))[offset + bytes / 2] ^= 4;
+  return 1;
+}
+
+hypic_store_under_test bare_subject(hypic_store* (*make)(void*)) {
+  hypic_store_under_test subject{};
+  subject.make = make;
+  return subject;
+}
+
+hypic_store_under_test subject_of(hypic_store* (*make)(void*)) {
+  auto subject = bare_subject(make);
+  subject.capacity_bytes = capacity;
+  subject.damage = damage_through_c;
+  return subject;
+}
+
+std::vector<std::string> names_of_clauses() {
+  auto const reports = check_store_contract({.make = [](void*) { return std::unique_ptr<cache_store>(); }});
+  REQUIRE(reports);
+  std::vector<std::string> names;
+  for (auto const& report : *reports) names.push_back(std::string(report.verb) + ": " + report.clause);
+  return names;
+}
 
 }  // namespace
 
-TEST_CASE("A store of C functions keeps the contract", "[adapter][c_api]") {
-  auto const reports = check_store_contract(
-      {.make = [](void*) -> std::unique_ptr<cache_store> { return std::make_unique<store_through_c>(); },
-       .capacity_bytes = capacity,
-       .damage = [](void*, cache_store& store, lookup_request const& of) { return test::damage_in_place(store, of); }});
-  REQUIRE(reports);
-  for (auto const& report : *reports) {
-    CAPTURE(report.verb, report.clause, report.found);
-    CHECK(report.outcome == clause_outcome::kept);
+TEST_CASE("A store of C functions keeps the contract, clause by clause", "[adapter][c_api]") {
+  auto const told = check_contract(subject_of([](void*) { return make_table_store(); }));
+  CHECK(words(told.outcome) == "ok");
+  for (auto const& one : told.clauses) {
+    CAPTURE(one.verb, one.clause, one.found);
+    CHECK(one.outcome == HYPIC_KEPT);
   }
+  CHECK(told.of(HYPIC_KEPT) == names_of_clauses());
+}
+
+TEST_CASE("The kit finds in C the clause that a store of C functions breaks", "[adapter][c_api]") {
+  auto const told = check_contract(subject_of([](void*) {
+    hypic_store *inner = nullptr, *store = nullptr;
+    REQUIRE(words(hypic_memory_store_create(capacity, &inner)) == "ok");
+    auto table = table_over(inner);
+    table.release = [](void* of, std::uint64_t ticket, hypic_reached reached, void* context) {
+      auto const outcome = hypic_store_release(static_cast<hypic_store*>(of), ticket, reached, context);
+      return outcome.code == HYPIC_NOT_FOUND ? hypic_status{} : outcome;
+    };
+    REQUIRE(words(hypic_table_store_create(&table, &store)) == "ok");
+    return store;
+  }));
+  CHECK(words(told.outcome) == "ok");
+  REQUIRE(told.of(HYPIC_BROKEN) == std::vector<std::string>{"release: a ticket is released once"});
+  for (auto const& one : told.clauses) CHECK(one.found.empty() == (one.outcome == HYPIC_KEPT));
+}
+
+TEST_CASE("A store that gives one ticket twice breaks its clause, and not the memory of its look-ups",
+          "[adapter][c_api]") {
+  auto const told = check_contract(subject_of([](void*) {
+    hypic_store *inner = nullptr, *store = nullptr;
+    REQUIRE(words(hypic_memory_store_create(capacity, &inner)) == "ok");
+    auto table = table_over(inner);
+    table.begin = [](void* of, hypic_lookup const* lookups, std::int64_t count, std::uint64_t* ticket) {
+      auto const outcome = hypic_store_begin(static_cast<hypic_store*>(of), lookups, count, ticket);
+      *ticket = 1;
+      return outcome;
+    };
+    REQUIRE(words(hypic_table_store_create(&table, &store)) == "ok");
+    return store;
+  }));
+  CHECK(words(told.outcome) == "ok");
+  auto const broken = told.of(HYPIC_BROKEN);
+  CHECK(std::ranges::count(broken, "begin: each look-up has a ticket of its own") == 1);
+}
+
+TEST_CASE("What a host in C leaves out is skipped with a reason, and a store that is not made breaks",
+          "[adapter][c_api]") {
+  auto const bare = check_contract(bare_subject([](void*) { return make_table_store(); }));
+  CHECK(words(bare.outcome) == "ok");
+  CHECK(bare.of(HYPIC_BROKEN).empty());
+  std::vector<std::string> reasons;
+  for (auto const& one : bare.clauses)
+    if (one.outcome == HYPIC_SKIPPED) reasons.push_back(one.found);
+  CHECK(std::ranges::count(reasons, "damage is null") == 2);
+  CHECK(std::ranges::count(reasons, "capacity_bytes is not known") == std::ssize(reasons) - 2);
+  CHECK(reasons.size() > 2);
+
+  auto const none = check_contract(bare_subject([](void*) -> hypic_store* { return nullptr; }));
+  CHECK(none.of(HYPIC_KEPT).empty());
+  CHECK(none.of(HYPIC_SKIPPED) == bare.of(HYPIC_SKIPPED));
+}
+
+TEST_CASE("What the kit cannot work with it refuses, and tells of no clause", "[adapter][c_api]") {
+  auto const refusal = [](auto change) {
+    auto subject = subject_of([](void*) { return make_table_store(); });
+    change(subject);
+    auto const told = check_contract(subject);
+    CHECK(told.clauses.empty());
+    return words(told.outcome);
+  };
+  CHECK(refusal([](auto& subject) { subject.make = nullptr; }) == "invalid_argument: subject.make has no meaning here");
+  CHECK(refusal([](auto& subject) { subject.threads = 1; }) ==
+        "invalid_argument: subject.threads is 1, expected at least 2");
+  CHECK(refusal([](auto& subject) { subject.capacity_bytes = 1000; }) ==
+        "invalid_argument: subject.capacity_bytes is 1000, expected at least 262144");
+  auto subject = subject_of([](void*) { return make_table_store(); });
+  CHECK(words(hypic_check_store_contract(
+            nullptr, [](void*, hypic_clause_report const*) {}, nullptr)) ==
+        "invalid_argument: subject has no meaning here");
+  subject.size = sizeof subject;
+  CHECK(words(hypic_check_store_contract(&subject, nullptr, nullptr)) == "invalid_argument: tell has no meaning here");
+}
+
+TEST_CASE("A store in C can keep, compare and verify records", "[adapter][c_api]") {
+  auto* const model = make_model(4);
+  auto* const other_model = make_model(6);
+  hypic_record *record = nullptr, *copy = nullptr, *other = nullptr;
+  REQUIRE(words(hypic_record_create(model, 20, &record)) == "ok");
+  REQUIRE(words(hypic_record_create(other_model, 20, &other)) == "ok");
+  REQUIRE(words(hypic_record_copy(record, &copy)) == "ok");
+  CHECK(words(hypic_record_copy(nullptr, &copy)) == "invalid_argument: record has no meaning here");
+  CHECK(hypic_record_equal(record, copy) == 1);
+  CHECK(hypic_record_equal(record, other) == 0);
+  hypic_record_destroy(record);  // the copy stands by itself
+  CHECK(hypic_record_tokens(copy) == 20);
+
+  auto const parts = hypic_record_part_count(copy);
+  std::vector<char> block(static_cast<std::size_t>(hypic_record_bytes(copy)), 3);
+  std::vector<hypic_digest> digests(static_cast<std::size_t>(parts));
+  REQUIRE(words(hypic_record_digests(copy, block.data(), digests.data())) == "ok");
+  std::int64_t end = 0;
+  for (std::int64_t i = 0; i < parts; ++i) {
+    std::int64_t offset = -1, bytes = -1;
+    hypic_record_part_place(copy, i, &offset, &bytes);
+    CHECK((offset >= end && bytes > 0 && offset + bytes <= hypic_record_bytes(copy)));
+    end = offset + bytes;
+    CHECK(hypic_record_find(copy, hypic_record_part(copy, i)) == i);
+
+    CHECK(words(hypic_record_verify(copy, block.data(), digests.data(), &i, 1)) == "ok");
+    for (auto const at : {offset, end - 1}) {  // each part is where it is said to be
+      block[static_cast<std::size_t>(at)] ^= 1;
+      CHECK(hypic_record_verify(copy, block.data(), digests.data(), &i, 1).code == HYPIC_CORRUPT);
+      auto const all = hypic_record_verify(copy, block.data(), digests.data(), nullptr, 0);
+      CHECK((all.code == HYPIC_CORRUPT && all.found == i));
+      CHECK(words(hypic_record_verify(copy, block.data(), digests.data(), &i, 0)) == "ok");
+      block[static_cast<std::size_t>(at)] ^= 1;
+    }
+  }
+  CHECK(words(hypic_record_verify(copy, block.data(), digests.data(), nullptr, 0)) == "ok");
+  CHECK(hypic_record_verify(copy, block.data(), digests.data(), &parts, 1).code == HYPIC_OUT_OF_RANGE);
+  CHECK(hypic_record_verify(copy, block.data(), digests.data(), nullptr, -1).code == HYPIC_INVALID_ARGUMENT);
+  CHECK(hypic_record_find(copy, {0, 9, 0}) == -1);
+  CHECK(hypic_record_find(copy, {1, HYPIC_TAIL, 0}) == -1);
+  hypic_record_destroy(copy);
+  hypic_record_destroy(other);
+  hypic_model_destroy(model);
+  hypic_model_destroy(other_model);
+}
+
+TEST_CASE("The context of a store of C functions is found again from its handle", "[adapter][c_api]") {
+  hypic_store *inner = nullptr, *store = nullptr;
+  REQUIRE(words(hypic_memory_store_create(capacity, &inner)) == "ok");
+  auto const table = table_over(inner);
+  REQUIRE(words(hypic_table_store_create(&table, &store)) == "ok");
+  CHECK(hypic_store_context(store) == inner);
+  CHECK(hypic_store_context(inner) == nullptr);
+  hypic_store_destroy(store);
 }

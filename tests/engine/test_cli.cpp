@@ -272,28 +272,89 @@ TEST_CASE("prompt plus generated tokens are bounded by the context") {
   CHECK(place.untouched());
 }
 
+namespace {
+
+/// What `--trace` wrote.
+struct written_trace {
+  struct range {
+    std::string name;
+    std::int64_t thread;
+    double start, end;  ///< microseconds
+  };
+  std::vector<range> ranges;
+  std::map<std::string, std::int64_t> totals;
+
+  explicit written_trace(std::string const& path) {
+    auto const written = json::parse(text_of(path));
+    for (auto const& event : written["traceEvents"]) {
+      auto const name = event["name"].get<std::string>();
+      if (event["ph"] == "C") totals[name] = event["args"]["total"].get<std::int64_t>();
+      if (event["ph"] != "X") continue;
+      auto const start = event["ts"].get<double>();
+      ranges.push_back({name, event["tid"].get<std::int64_t>(), start, start + event["dur"].get<double>()});
+    }
+  }
+  std::vector<range> named(std::string const& name) const {
+    std::vector<range> found;
+    std::ranges::copy_if(ranges, std::back_inserter(found), [&](range const& one) { return one.name == name; });
+    return found;
+  }
+  std::int64_t count(std::string const& name) const { return std::ssize(named(name)); }
+  /// Of the ranges of that name those that lie in `around`, on its thread.
+  std::int64_t count_within(range const& around, std::string const& name) const {
+    constexpr double rounding = 1e-3;  // times are written to the nanosecond
+    return std::ranges::count_if(named(name), [&](range const& one) {
+      return one.thread == around.thread && one.start >= around.start - rounding && one.end <= around.end + rounding;
+    });
+  }
+};
+
+}  // namespace
+
 TEST_CASE("a trace of a request shows its cold segments, its two passes and what the store said") {
   workplace const place;
   check_success(
       run(place.prompt("generate", {"a", "b", "+query"}) + words{"--tokens", "2", "--trace", place.at("trace.json")}));
-  std::ifstream file(place.at("trace.json"));
-  auto const events = nlohmann::json::parse(file)["traceEvents"];
-  std::map<std::string, std::int64_t> ranges, totals;
-  for (auto const& event : events) {
-    auto const name = event["name"].get<std::string>();
-    if (event["ph"] == "X") {
-      ++ranges[name];
-      CHECK(event["dur"].get<double>() >= 0.0);
+  written_trace const trace(place.at("trace.json"));
+  for (auto const& range : trace.ranges) CHECK(range.end >= range.start);
+  CHECK(trace.count("engine.fetch") == 1);
+  CHECK(trace.count("engine.cold_segment") == 2);
+  CHECK(trace.count("engine.assemble") == 2);  // the prompt, and the one token that is forwarded after it
+  CHECK(trace.count("segment.repair") == trace.totals.at("segment.repair"));
+  CHECK(trace.count("segment.repair") >= 2);
+  CHECK(trace.totals.at("store.miss.absent") == 2);
+  CHECK(trace.totals.at("store.publish") == 2);
+}
+
+TEST_CASE("a trace shows each call of the library, within its cold segment or its assembly") {
+  for (std::string const threads : {"1", "2"}) {
+    workplace const place;
+    check_success(run(place.prompt("generate", {"a", "b", "c", "+query"}) +
+                      words{"--tokens", "1", "--threads", threads, "--trace", place.at("trace.json")}));
+    written_trace const trace(place.at("trace.json"));
+    auto const model = small_model();
+    auto const attention = std::ssize(model.attention_layers);
+    auto const linear = model.num_hidden_layers - attention;
+    auto const cold = trace.named("engine.cold_segment"), assemblies = trace.named("engine.assemble");
+    REQUIRE(cold.size() == 3);
+    REQUIRE(assemblies.size() == 1);
+    for (auto const& segment : cold) {
+      CHECK(trace.count_within(segment, "segment.prefill") == linear);
+      CHECK(trace.count_within(segment, "segment.attention") == attention);
+      CHECK(trace.count_within(segment, "segment.short_convolution") == linear);
     }
-    if (event["ph"] == "C") totals[name] = event["args"]["total"].get<std::int64_t>();
+    CHECK(trace.count_within(assemblies[0], "segment.repair") == linear);
+    CHECK(trace.count_within(assemblies[0], "segment.attention") == attention);
+    CHECK(trace.count_within(assemblies[0], "segment.short_convolution") == linear);
+    // And nowhere else; what is counted is a range.
+    CHECK(trace.count("segment.prefill") == 3 * linear);
+    for (std::string const name : {"segment.prefill", "segment.attention", "segment.short_convolution"}) {
+      CAPTURE(name);
+      CHECK(trace.count(name) == trace.totals.at(name));
+    }
+    CHECK(trace.count("segment.attention") == 4 * attention);
+    CHECK(trace.count("segment.short_convolution") == 4 * linear);
   }
-  CHECK(ranges["engine.fetch"] == 1);
-  CHECK(ranges["engine.cold_segment"] == 2);
-  CHECK(ranges["engine.assemble"] == 2);  // the prompt, and the one token that is forwarded after it
-  CHECK(ranges["segment.repair"] == totals["segment.repair"]);
-  CHECK(ranges["segment.repair"] >= 2);
-  CHECK(totals["store.miss.absent"] == 2);
-  CHECK(totals["store.publish"] == 2);
 }
 
 TEST_CASE("a span whose reuse costs more than it saves is forwarded, and explain says so") {
