@@ -13,7 +13,7 @@
 /// X stays in registers, transposed, from the chain's first run to its last: a product's result is the next one's left
 /// operand, without a way through shared memory.
 ///
-///   producer warp     brings slices of T to shared memory, end states to the L2 cache
+///   producer warp     brings slices of T to shared memory
 ///   converter group   makes T's high and low parts, laid out for the tensor cores; two operands in turn
 ///   math groups       64 columns of X each: split X, multiply, add the end state
 ///
@@ -101,12 +101,7 @@ class producer {
   __device__ void serve(dense_item const& item) {
     for (std::int64_t run = 0; run < item.runs(); ++run) {
       auto const* const op = item.operators<float>(run);
-      auto const* const end_state = item.composes() ? nullptr : item.end_state(run, 0);
-      bool const ahead = end_state != nullptr && is_aligned<16>(end_state);
-      for (int slice = 0; slice < slices; ++slice) {
-        if (ahead && lane_ == 0) hopper::prefetch_bulk(end_state + slice * slice_rows * dim, slice_bytes);
-        bring(op + slice * slice_rows * dim);
-      }
+      for (int slice = 0; slice < slices; ++slice) bring(op + slice * slice_rows * dim);
     }
   }
 
@@ -171,7 +166,7 @@ class converter {
       largest = fmaxf(largest, fmaxf(largest_of(one), largest_of(two)));
     }
     __syncwarp();
-    if (thread_ % 32 == 0) shared_.staged_empty[stage].arrive();
+    if (thread_ % 32 == 0) shared_.staged_empty[stage].arrive_after(largest);
     ++staged_.count;
 
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
@@ -230,8 +225,6 @@ class math_group {
   }
 
  private:
-  static constexpr int half = 32;  // of x_, whose end states are read at a time
-
   __device__ int key_at(int i) const { return i / 4 * 8 + key_ + i % 2; }
   __device__ int column_at(int i) const { return column_ + i / 2 % 2; }
 
@@ -260,16 +253,18 @@ class math_group {
     std::uint32_t high[8][4], low[8][4];
     split_x(high, low, undo_column);
 
-    float end_states[half];
-    read_end_states(item, run, 0, end_states);
+    float end_states[64];
+    read_end_states<0>(item, run, end_states);
     auto const place = operand_.place<2>();
     shared_.operand_full[place].wait(operand_.filled<2>());
-    multiply(shared_.operands[place], high, low);
-    finish<0>(shared_.undo[place], undo_column, end_states);
-    read_end_states(item, run, half, end_states);
-    finish<half>(shared_.undo[place], undo_column, end_states);
+    begin_products(shared_.operands[place], high, low);
+    hopper::products_wait<1>();  // the low part's registers are free, and take the other end states
+    read_end_states<32>(item, run, end_states);
+    hopper::products_wait<0>();
+    hopper::fix(x_);
+    float const read = finish(shared_.undo[place], undo_column, end_states);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) shared_.operand_empty[place].arrive();
+    if (threadIdx.x % 32 == 0) shared_.operand_empty[place].arrive_after(read);
     ++operand_.count;
   }
 
@@ -293,17 +288,17 @@ class math_group {
     }
   }
 
-  /// x_ = (split X)^T T^T; the small products first.
-  __device__ void multiply(operand const& right, std::uint32_t (&high)[8][4], std::uint32_t (&low)[8][4]) {
+  /// x_ = (split X)^T T^T, queued in two groups: first what reads the low part of X. The small products come first.
+  __device__ void begin_products(operand const& right, std::uint32_t (&high)[8][4], std::uint32_t (&low)[8][4]) {
     hopper::products_begin(x_, high, low);
 #pragma unroll
     for (int s = 0; s < 8; ++s) hopper::product_64_128_16(x_, low[s], slice_of(right.high, s), s > 0);
+    hopper::products_commit();
 #pragma unroll
     for (int s = 0; s < 8; ++s) hopper::product_64_128_16(x_, high[s], slice_of(right.low, s), true);
 #pragma unroll
     for (int s = 0; s < 8; ++s) hopper::product_64_128_16(x_, high[s], slice_of(right.high, s), true);
     hopper::products_commit();
-    hopper::products_wait(x_);
   }
 
   __device__ static std::uint64_t slice_of(__half const (&tiles)[half_tiles][dim * half_row], int s) {
@@ -311,14 +306,16 @@ class math_group {
     return swizzled_tile::descriptor(tiles[s / 4]) + static_cast<unsigned>(s % 4) * swizzled_tile::next_16;
   }
 
-  __device__ void read_end_states(dense_item const& item, std::int64_t run, int first, float (&to)[half]) const {
+  /// Half of the end states of x_, from the First-th on.
+  template <int First>
+  __device__ void read_end_states(dense_item const& item, std::int64_t run, float (&to)[64]) const {
     auto const* const from = item.composes() ? nullptr : item.end_state(run, column_);
     bool const pairs = is_aligned<8>(from);
 #pragma unroll
-    for (int i = 0; i < half; i += 4) {
+    for (int i = First; i < First + 32; i += 4) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        auto const* const at = from + key_at(first + i + c) * dim;
+        auto const* const at = from + key_at(i + c) * dim;
         float2 two{0.0f, 0.0f};
         if (from != nullptr)
           two = pairs ? __ldg(reinterpret_cast<float2 const*>(at)) : float2{__ldg(at), __ldg(at + 1)};
@@ -328,13 +325,16 @@ class math_group {
     }
   }
 
-  template <int First>
-  __device__ void finish(float const* undo, float const (&undo_column)[2], float const (&end_states)[half]) {
+  /// Returns the largest of the scales that it read.
+  __device__ float finish(float const* undo, float const (&undo_column)[2], float const (&end_states)[64]) {
+    float largest = 0.0f;
 #pragma unroll
-    for (int i = 0; i < half; ++i) {
-      float const product = x_[First + i] * undo[key_at(First + i)] * undo_column[i / 2 % 2];
-      x_[First + i] = product + end_states[i];
+    for (int i = 0; i < 64; ++i) {
+      float const undo_row = undo[key_at(i)];
+      largest = fmaxf(largest, undo_row);
+      x_[i] = x_[i] * undo_row * undo_column[i / 2 % 2] + end_states[i];
     }
+    return largest;
   }
 
   shared_memory& shared_;

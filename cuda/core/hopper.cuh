@@ -21,6 +21,18 @@ struct barrier {
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&word)) : "memory");
   }
+  /// Arrives once `read` is there, a value that is not negative and depends on all that this thread read of what it
+  /// gives back: an arrival may overtake reads whose results nobody has used yet, and the copy engine the reads.
+  __device__ void arrive_after(float read) {
+    asm volatile(
+        "{\n"
+        ".reg .pred always;\n"
+        "setp.ne.b32 always, %1, -1;\n"
+        "@always mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+        "}\n" ::"r"(shared_address(&word)),
+        "r"(__float_as_uint(read))
+        : "memory");
+  }
   __device__ void arrive_expecting(unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&word)), "r"(bytes)
                  : "memory");
@@ -86,28 +98,32 @@ struct swizzled_tile {
   static constexpr std::uint64_t next_16 = 32 >> 4;
 };
 
-/// Begins products that read `left` and write `sums`. What was written to these registers before is fixed there first:
-/// the compiler, which does not know that products read them later, may not move it past the fence.
+/// Fixes in registers what was computed before and what products have written: the compiler, which does not know when
+/// products read and write them, may not move uses of them over this line.
+template <int Count>
+__device__ void fix(float (&values)[Count]) {
+#pragma unroll
+  for (float& value : values) asm volatile("" : "+f"(value)::"memory");
+}
+template <int Count>
+__device__ void fix(std::uint32_t (&values)[Count][4]) {
+#pragma unroll
+  for (auto& four : values) asm volatile("" : "+r"(four[0]), "+r"(four[1]), "+r"(four[2]), "+r"(four[3])::"memory");
+}
+
+/// Begins products that read `left` and write `sums`.
 template <int Count, int... Left>
 __device__ void products_begin(float (&sums)[Count], std::uint32_t (&... left)[Left][4]) {
-#pragma unroll
-  for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(sums[i])::"memory");
-  auto const fix = [](auto& registers) {
-#pragma unroll
-    for (auto& four : registers)
-      asm volatile("" : "+r"(four[0]), "+r"(four[1]), "+r"(four[2]), "+r"(four[3])::"memory");
-  };
+  fix(sums);
   (fix(left), ...);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ inline void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-/// Waits for all products of this warpgroup. `sums` may be read after it.
-template <int Count>
-__device__ void products_wait(float (&sums)[Count]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-  for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+/// Waits until at most `Pending` of this warpgroup's groups of products are under way.
+template <int Pending>
+__device__ void products_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
 /// sums (64 x 128) = left (64 x 16, fp16, in registers) times right^T (128 x 16 of a tile), added to what is there where
