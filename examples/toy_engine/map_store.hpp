@@ -15,8 +15,8 @@
 #include "hypic/store/cache_store.hpp"
 
 /// About the smallest store that keeps the contract: a map under one mutex. A block is shared by its record and its leases,
-/// and never written again: more parts of a record make a new block. A full store throws out what is worth least and is not
-/// leased.
+/// and never written again: more parts of a record make a new block, and the old one stays, uncounted, as long as it is
+/// leased. A full store throws out what is worth least and is not leased.
 class map_store final : public hypic::cache_store {
  public:
   using status = hypic::status;

@@ -90,14 +90,20 @@ inline served serve(hypic::cache_store& store, std::vector<hypic::prompt_span> c
     if (!hit) {
       computed[i] = compute(layouts[i], wanted[i].tokens);
       auto const digests = take(hypic::part_digests(layouts[i], computed[i]));
-      hypic::publish_request const record{wanted[i].key, wanted[i].tokens, &layouts[i], computed[i], digests};
+      hypic::publish_request const record{.key = wanted[i].key,
+                                          .tokens = wanted[i].tokens,
+                                          .layout = &layouts[i],
+                                          .block = computed[i],
+                                          .digests = digests,
+                                          .value = layouts[i].tokens()};
       hypic::status outcome;
       static_cast<void>(store.publish({&record, 1}, {&outcome, 1}));  // a store may be full: that costs time alone
     }
     records.push_back({&layouts[i], hit ? found[i].block.data() : computed[i].data()});
   }
 
-  // The second pass: the plan's rows through the model.
+  // [begin second pass]
+  // The plan's rows through the model; final states, keys and values lie in the engine's own memory.
   auto const assembler = take(hypic::assembler::make(layout, batch, records, /*state_slots=*/1));
   auto const bytes = assembler.workspace_bytes(1);
   out.state.resize(heads * dim * dim);
@@ -112,6 +118,7 @@ inline served serve(hypic::cache_store& store, std::vector<hypic::prompt_span> c
       [&](auto const& q, auto const& k, auto const& v, auto const& o) {
         require(assembler.attention(1, q, k, v, {&cache, 1}, o, lend(bytes)));
       });
+  // [end second pass]
   require(store.release(ticket));  // nothing reads the records any more
   out.last.assign(rows.end() - width, rows.end());
   return out;
