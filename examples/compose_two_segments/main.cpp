@@ -61,7 +61,6 @@ struct summary {
   }
 };
 
-// [begin summarize]
 /// The summary of a run of tokens that starts from nothing.
 summary summarize(hypic::const_rows_view rows) {
   auto const plan = hypic::plan_segment_prefill(family::id, dims, {.l2_normalize = true}, /*head_rows=*/0, rows.count(),
@@ -74,7 +73,6 @@ summary summarize(hypic::const_rows_view rows) {
   require(hypic::segment_prefill<family>(*plan, in, {.bodies = {&body, 1}}, {.workspace = workspace, .threads = 2}));
   return out;
 }
-// [end summarize]
 
 double distance(std::vector<float> const& found, std::vector<float> const& wanted) {
   double difference = 0.0, size = 0.0;

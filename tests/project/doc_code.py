@@ -7,8 +7,8 @@ Code in documents is cut from programs that ctest runs. A block
     ...
     ```
 
-equals what stands between `[begin name]` and `[end name]` in that file, indentation aside. In docs/ every block of C, C++
-or CMake has such a line; in README.md those that have one are held to it.
+equals what stands between `[begin name]` and `[end name]` in that file, indentation aside. In README.md and docs/ every
+block of C, C++ or CMake has such a line.
 """
 
 import re
@@ -72,11 +72,11 @@ def blocks(text):
         yield mark, None, ""
 
 
-def fault_of(block, programs, free):
-    """What is wrong with a block, or None. `free`: it need not be cut from a program."""
+def fault_of(block, programs):
+    """What is wrong with a block, or None."""
     mark, language, code = block
     if mark is None:
-        return "names no program that it is cut from" if language in CODE and not free else None
+        return "names no program that it is cut from" if language in CODE else None
     if language is None:
         return f"is none: no block of code follows the mark of {mark[1]!r} of {mark[0]}"
     if mark[1] not in programs.get(mark[0], {}):
@@ -99,7 +99,7 @@ def faults(files):
             continue
         for block in blocks(text):
             cut += block[0] is not None
-            words = fault_of(block, programs, free=path == "README.md")
+            words = fault_of(block, programs)
             if words:
                 yield f"{path}: the block of {block[1] or 'code'} that begins {block[2][:40]!r} {words}"
     if cut == 0:
@@ -116,11 +116,12 @@ check.run(
         "examples/a.cpp": SOURCE,
         "examples/CMakeLists.txt": "# [begin find]\nfind_package(hypic)\n# [end find]\n",
         "docs/a.md": GOOD + "<!-- from examples/CMakeLists.txt: find -->\n\n  ~~~cmake\n  find_package(hypic)\n  ~~~\n",
-        "README.md": "```cpp\nint q;\n```\n",
+        "README.md": GOOD + "```\n./dev test\n```\n",
     },
     bad=[
         ("differs", {"docs/a.md": GOOD.replace("int y", "int w")}),
         ("differs", {"README.md": GOOD.replace("int y", "int w")}),
+        ("names no program", {"README.md": GOOD + "```cmake\nproject(q)\n```\n"}),
         ("differs", {"docs/deeper/b.md": GOOD.replace("int z;\n", "int z;\n  int more;\n")}),
         ("has no region 'other'", {"docs/a.md": GOOD.replace(": part", ": other")}),
         ("examples/b.cpp has no region", {"docs/a.md": GOOD.replace("examples/a", "examples/b")}),
@@ -133,6 +134,6 @@ check.run(
         ("does not end the region 'part'", {"examples/b.cpp": SOURCE.replace("  // [end part]\n", "")}),
         ("begins the region 'part' twice", {"examples/b.cpp": SOURCE + "// [begin part]\n// [end part]\n"}),
         ("has not begun", {"examples/b.cpp": "// [end part]\n"}),
-        ("no block of code is cut", {"docs/a.md": "no code\n"}),
+        ("no block of code is cut", {"docs/a.md": "no code\n", "README.md": "none\n"}),
     ],
 )

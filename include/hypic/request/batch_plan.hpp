@@ -30,7 +30,7 @@ struct batch_plan {
   std::vector<batch_request> requests;
   std::vector<std::int64_t> first_row;  ///< of each request; one more at the end: all rows
   std::vector<forwarded_run> runs;      ///< one a span, empty ones included, in order of request and span
-  std::vector<record_key> records;      ///< the records that are reused, each once
+  std::vector<record_key> records;      ///< the records that are reused, each once, as the assembler takes them
   std::vector<std::int32_t> record_of;  ///< of each run: its entry in `records`, or -1
 
   std::int64_t rows() const noexcept { return first_row.empty() ? 0 : first_row.back(); }

@@ -57,7 +57,8 @@ HYPIC_API result<prefill_plan> plan_segment_prefill(family_id family, state_dims
 struct prefill_outputs {
   tensor_view<float, 3> o{};               ///< [total_rows, value_heads, Dv]
   tensor_view<float, 4> states{};          ///< [slots, value_heads, Dk, Dv], any strides: read and written by slot
-  std::span<summary_view const> bodies{};  ///< a sequence each: (T, S0) of its tokens from W on
+  std::span<summary_view const> bodies{};  ///< a sequence each, none of them empty: (T, S0) of its tokens from W on,
+                                           ///< (I, 0) where it ends before
   std::span<rows_view const> heads{};      ///< a sequence each: row t receives its segment's token t, for t < W
   std::span<std::uint32_t> flags{};        ///< a sequence each: bits of value_flag, OR-ed into what is there
 };
