@@ -80,8 +80,7 @@ void canonical_mixer::linear(std::int32_t layer, hypic::query_rows_view const& i
   auto const body = record_.layout.body(layer, record_.block.data());
   auto const head = record_.layout.head(layer, record_.block.data());
   std::uint32_t flags = 0;
-  hypic::prefill_outputs out{.o = o, .heads = {&head, 1}, .flags = {&flags, 1}};
-  if (record_.layout.has_body()) out.bodies = {&body, 1};
+  hypic::prefill_outputs const out{.o = o, .bodies = {&body, 1}, .heads = {&head, 1}, .flags = {&flags, 1}};
   std::vector<std::byte> workspace(static_cast<std::size_t>(plan.workspace_bytes(1)));
   auto const outcome = hypic::with_family(shape.family, [&]<class F>(F) {
     return hypic::segment_prefill<F>(plan, in, out, {.workspace = workspace, .watch = watch_});

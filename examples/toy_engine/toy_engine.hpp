@@ -39,8 +39,7 @@ inline record_block compute(hypic::record_layout const& record, std::span<std::i
                                                        /*slots=*/0, {{.rows = rows}}));
     auto const head = record.head(0, block.data());
     auto const body = record.body(0, block.data());
-    hypic::prefill_outputs out{.o = o, .heads = {&head, 1}, .flags = {&flags, 1}};
-    if (record.has_body()) out.bodies = {&body, 1};
+    hypic::prefill_outputs const out{.o = o, .bodies = {&body, 1}, .heads = {&head, 1}, .flags = {&flags, 1}};
     require(hypic::segment_prefill<family>(plan, in, out, lend(plan.workspace_bytes(1))));
   };
   auto const run_attention = [&](auto const& q, auto const& k, auto const& v, auto const& o) {

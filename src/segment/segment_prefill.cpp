@@ -37,13 +37,14 @@ status check(prefill_plan const& plan, query_rows_view const& in, prefill_output
   if (!out.o.empty() && !share_no_row(static_cast<std::int64_t>(runs), rows_of))
     return {status::invalid_shape, "sequences: two that write one row"};
   for (auto const& body : out.bodies) {
+    if (body.empty()) continue;
     auto const s = expect_summary({"out.bodies.operators", "out.bodies.end_states"}, F::form, plan.dims, body);
     if (s != status::ok) return s;
   }
   row_names const names{"out.heads.k", "out.heads.v", "out.heads.gates", "out.heads.beta"};
   for (std::size_t s = 0; s < out.heads.size(); ++s) {
     auto const before = rows_before_body(plan, plan.sequences[s]);
-    if (before == 0) continue;
+    if (before == 0 || out.heads[s].empty()) continue;
     auto const rows = expect_at_least_rows<F>(names, out.heads[s], plan.sequences[s].position + before, plan.dims);
     if (rows != status::ok) return rows;
   }
@@ -79,13 +80,14 @@ class head_prefill {
     auto const before = rows_before_body(plan_, sequence_);
     auto const after = sequence_.rows - before;
 
-    if (!out_.heads.empty()) record_head(before);
+    if (!out_.heads.empty() && !out_.heads[index_].empty()) record_head(before);
     state.load(sequence_.initial_slot < 0 ? tensor_view<float const, 2>{} : slot(sequence_.initial_slot));
     auto flags = runner.run(rows.slice(0, before), sequence_.position, state, o.rows(0, before));
-    if (!out_.bodies.empty()) state.begin_body(body_so_far());
+    bool const makes_body = !out_.bodies.empty() && !out_.bodies[index_].empty();
+    if (makes_body) state.begin_body(body_so_far());
     flags |= runner.run(rows.slice(before, after), sequence_.position + before - plan_.head_rows, state,
                         o.rows(before, after));
-    if (!out_.bodies.empty()) state.end_body(head_of(out_.bodies[index_], head_));
+    if (makes_body) state.end_body(head_of(out_.bodies[index_], head_));
     if (sequence_.final_slot >= 0) state.store(slot(sequence_.final_slot));
     if (!out_.flags.empty()) std::atomic_ref{out_.flags[index_]}.fetch_or(flags, std::memory_order_relaxed);
   }

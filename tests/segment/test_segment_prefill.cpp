@@ -445,6 +445,26 @@ TEST_CASE("Every output may be left out without changing the others", "[segment]
   }
 }
 
+TEST_CASE("A sequence's empty body and head are not made, and change nothing of the others", "[segment]") {
+  auto const family = GENERATE(from_range(all_families));
+  CAPTURE(name(family));
+  input_spec const spec{.family = family, .dims = {1, 2, 16, 24}, .rows = 80, .seed = 164};
+  layer_inputs const in(spec);
+  // The first is no longer than W: its record has no body.
+  auto const plan = planned(spec, {}, 8, 0, {{.rows = 5}, {.first_row = 5, .rows = 40}, {.first_row = 45, .rows = 35}});
+  prefill_run all(plan);
+  REQUIRE(all.go(in.view()) == status::ok);
+  prefill_run some(plan);
+  std::vector<summary_view> const bodies{{}, some.bodies[1].view(), {}};
+  std::vector<rows_view> const heads{some.heads[0].view(), {}, some.heads[2].view()};
+  lent_scratch memory(plan.workspace_bytes(1));
+  REQUIRE(prefill(family, plan, in.view(), {.o = some.o.view(), .bodies = bodies, .heads = heads, .flags = some.flags},
+                  {.workspace = memory.span()}) == status::ok);
+  CHECK(same_bits(some.o.packed(), all.o.packed()));
+  CHECK(same_bits(some.bodies[1].packed(), all.bodies[1].packed()));
+  for (std::size_t const which : {0u, 2u}) CHECK(same_bits(some.heads[which].packed(), all.heads[which].packed()));
+}
+
 TEST_CASE("Inputs and outputs of other shapes are refused, and nothing is written", "[segment]") {
   auto const family = GENERATE(from_range(all_families));
   CAPTURE(name(family));

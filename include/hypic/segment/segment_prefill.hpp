@@ -53,14 +53,14 @@ HYPIC_API result<prefill_plan> plan_segment_prefill(family_id family, state_dims
                                                     std::int64_t total_rows, std::int64_t slots,
                                                     std::vector<prefill_sequence> sequences);
 
-/// Where a prefill writes. Every member may be empty.
+/// Where a prefill writes. Every member may be empty, and so may the entries of `bodies` and `heads`: not wanted.
 struct prefill_outputs {
-  tensor_view<float, 3> o{};               ///< [total_rows, value_heads, Dv]
-  tensor_view<float, 4> states{};          ///< [slots, value_heads, Dk, Dv], any strides: read and written by slot
-  std::span<summary_view const> bodies{};  ///< a sequence each, none of them empty: (T, S0) of its tokens from W on,
-                                           ///< (I, 0) where it ends before
-  std::span<rows_view const> heads{};      ///< a sequence each: row t receives its segment's token t, for t < W
-  std::span<std::uint32_t> flags{};        ///< a sequence each: bits of value_flag, OR-ed into what is there
+  tensor_view<float, 3> o{};       ///< [total_rows, value_heads, Dv]
+  tensor_view<float, 4> states{};  ///< [slots, value_heads, Dk, Dv], any strides: read and written by slot
+  std::span<summary_view const>
+      bodies{};                        ///< a sequence each: (T, S0) of its tokens from W on, (I, 0) if it ends before
+  std::span<rows_view const> heads{};  ///< a sequence each: row t receives its segment's token t, for t < W
+  std::span<std::uint32_t> flags{};    ///< a sequence each: bits of value_flag, OR-ed into what is there
 };
 
 /// Runs segments through one linear layer: S_t = A_t S_(t-1) + B_t, o_t = q_scale S_t^T q_t.

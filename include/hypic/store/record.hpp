@@ -59,8 +59,8 @@ class HYPIC_API record_layout {
 
   /// Windows on `block`, which is `bytes()` long and aligned for float. `layer` is of the kind that each names.
   /// The windows of a layer cover each byte of its parts once. Heads are one stride apart, beta's too, whose stride is
-  /// therefore not 1. Windows without elements have no data; body() is empty where there is no body, and
-  /// `segment_prefill` is then given no bodies.
+  /// therefore not 1. Windows without elements have no data; body() is empty where there is no body, which
+  /// `segment_prefill` then makes none.
   rows_view head(std::int32_t layer, std::byte* block) const noexcept;  ///< [head_rows, ...]
   summary_view body(std::int32_t layer, std::byte* block) const noexcept;
   tensor_view<float, 3> tail(std::int32_t layer,

@@ -32,42 +32,6 @@ status expect_pool(char const* name, Pool const& pool, decltype(pool.extent) con
   return hypic::expect_shape(name, pool, wanted, hypic::last_stride::any);
 }
 
-/// The pieces of a batch that write the same parts of their records, and their prefill.
-struct piece_group {
-  hypic::prefill_plan plan;
-  std::vector<std::size_t> members{};
-  std::vector<hypic::rows_view> heads{};
-  std::vector<hypic::summary_view> bodies{};
-  std::vector<std::uint32_t> flags{};
-};
-
-enum class parts_made : std::uint8_t { none, head, head_and_body };
-
-parts_made parts_of(piece const& one) noexcept {
-  if (one.record == nullptr) return parts_made::none;
-  return one.record->layout.has_body() ? parts_made::head_and_body : parts_made::head;
-}
-
-hypic::result<piece_group> group_of(prefill_batch const& batch, std::int32_t layer, hypic::linear_layer const& shape,
-                                    parts_made made) {
-  piece_group group;
-  std::vector<hypic::prefill_sequence> sequences;
-  for (std::size_t i = 0; i < batch.pieces.size(); ++i) {
-    auto const& one = batch.pieces[i];
-    if (parts_of(one) != made) continue;
-    group.members.push_back(i);
-    sequences.push_back(one.sequence);
-    if (made != parts_made::none) group.heads.push_back(one.record->layout.head(layer, one.block));
-    if (made == parts_made::head_and_body) group.bodies.push_back(one.record->layout.body(layer, one.block));
-  }
-  group.flags.resize(group.members.size());
-  auto plan = hypic::plan_segment_prefill(shape.family, shape.dims, shape.options, batch.model.layout.head_rows,
-                                          batch.total_rows, batch.slots, std::move(sequences));
-  if (!plan) return plan.error();
-  group.plan = std::move(plan).value();
-  return group;
-}
-
 hypic::attention_plan attention_plan_of(prefill_batch const& batch, hypic::attention_layer const& shape) {
   std::vector<hypic::attention_sequence> sequences;
   for (auto const& [sequence, record, block] : batch.pieces)
@@ -157,24 +121,21 @@ status prefill_batch::linear(std::int32_t layer, hypic_rows const* rows, hypic_t
   if (auto const s = expect_pool("states", out.states, {slots, dims.value_heads, dims.key_dim, dims.value_dim}, pieces);
       s != status::ok)
     return s;
-  std::vector<piece_group> groups;
-  for (auto const made : {parts_made::head_and_body, parts_made::head, parts_made::none}) {
-    auto group = group_of(*this, layer, *shape, made);
-    if (!group) return group.error();
-    // Without sequences, what is given is still checked, once.
-    if (!group->members.empty() || (pieces.empty() && groups.empty())) groups.push_back(std::move(group).value());
+  std::vector<prefill_sequence> sequences;
+  std::vector<rows_view> heads;
+  std::vector<summary_view> bodies;
+  for (auto const& [sequence, record, block] : pieces) {
+    sequences.push_back(sequence);
+    heads.push_back(record == nullptr ? rows_view{} : record->layout.head(layer, block));
+    bodies.push_back(record == nullptr ? summary_view{} : record->layout.body(layer, block));
   }
-  for (auto& group : groups) {
-    out.heads = group.heads;
-    out.bodies = group.bodies;
-    out.flags = group.flags;
-    // The groups differ in what is their records' own alone: the first is refused, or none.
-    auto const outcome =
-        with_family(shape->family, [&]<class F>(F) { return segment_prefill<F>(group.plan, in, out, ex); });
-    if (outcome != status::ok) return outcome;
-    for (std::size_t i = 0; i < group.members.size(); ++i) flags[group.members[i]] |= group.flags[i];
-  }
-  return status::ok;
+  auto const plan = plan_segment_prefill(shape->family, dims, shape->options, model.layout.head_rows, total_rows, slots,
+                                         std::move(sequences));
+  if (!plan) return plan.error();
+  out.heads = heads;
+  out.bodies = bodies;
+  out.flags = {flags, pieces.size()};
+  return with_family(shape->family, [&]<class F>(F) { return segment_prefill<F>(*plan, in, out, ex); });
 }
 
 status prefill_batch::attention(std::int32_t layer, hypic_tensor const& q, hypic_tensor const& k, hypic_tensor const& v,
