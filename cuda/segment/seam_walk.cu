@@ -6,39 +6,49 @@
 #include "cuda/segment/seam_walk.hpp"
 
 /// A block of threads walks 32 values of one head of one chain from its first span to its last. Between rows the state
-/// stays in registers: eight threads hold one value's column, in runs of four keys. For a dense body it passes through
-/// shared memory, where each thread makes some rows of two columns of T S.
+/// stays in registers: sixteen threads hold one value's column, in runs of four keys. For a dense body it passes through
+/// shared memory, where each thread makes some rows of two columns of T S. The next rows are read while these are run,
+/// and a body is read while the rows before it are.
 namespace hypic::inline v0 {
 namespace {
 
-constexpr int threads = 256;
+constexpr int threads = 512;
 constexpr int columns = 32;  // values of a block
-constexpr int batch = 8;     // rows that are brought to shared memory at a time: one a warp
-constexpr int parts = 8;     // threads of one column
-constexpr int depth = 16;    // columns of T in one slice
+constexpr int batch = 16;    // rows that are brought to shared memory at a time: one a warp
+constexpr int parts = 16;    // threads of one column
+constexpr int depth = 32;    // columns of T in one slice
 constexpr float expansion_tolerance = 0x1p-6f;
 
 /// `Keys`: Dk rounded up, 128 or 256; keys beyond Dk are 0 throughout.
 template <int Keys>
 struct memory {
-  static constexpr int x_row =
-      columns + 2;  // so that neither layout of the state meets itself in a bank, twice at most
-  static constexpr int slice_row = Keys + 4;
-  float x[Keys * x_row];
-  float slices[2][depth * slice_row];  // of T, transposed
+  static constexpr int slice_row = depth + 4;         // so that no two rows of a product meet in a bank
+  static constexpr int stages = Keys <= 128 ? 4 : 2;  // slices under way
+  float slices[stages][Keys * slice_row];             // columns of T
+  float end_state[Keys * columns];
+  float x[Keys * columns];  // by `x_place`
   float k[batch][Keys], q[batch][Keys], decay[batch][Keys];
   float v[batch][columns];
   float beta[batch];
+  float q_times_k[batch];
 };
 
-/// Element `at` of an array of the rows' type.
-__device__ float widened(dtype type, void const* from, std::int64_t at) {
+/// Where a state's element lies in shared memory: threads that hold a column meet in no bank, nor do those that multiply
+/// by pairs of columns.
+__device__ inline int x_place(int key, int column) { return key * columns + (column ^ (key >> 2 & 15) << 1); }
+
+/// Element `at` of an array of the rows' type, as it lies there: what has been read may still be under way.
+__device__ unsigned raw(dtype type, void const* from, std::int64_t at) {
+  if (type == dtype::f32) return __ldg(static_cast<unsigned const*>(from) + at);
+  return __ldg(static_cast<unsigned short const*>(from) + at);
+}
+__device__ float widened(dtype type, unsigned bits) {
   switch (type) {
-    case dtype::f32: return static_cast<float const*>(from)[at];
-    case dtype::f16: return __half2float(static_cast<__half const*>(from)[at]);
+    case dtype::f32: return __uint_as_float(bits);
+    case dtype::f16: return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
     case dtype::bf16: break;
   }
-  return __bfloat162float(static_cast<__nv_bfloat16 const*>(from)[at]);
+  return __uint_as_float(bits << 16);
 }
 
 __device__ void narrow(dtype type, float value, void* to, std::int64_t at) {
@@ -70,7 +80,7 @@ __device__ float sum_of_warp(float value) {
   return value;
 }
 
-/// Sums over the eight threads of a column.
+/// Sums over the threads of a column.
 __device__ float sum_of_column(float value) {
   for (int lane = 1; lane < parts; lane *= 2) value += __shfl_xor_sync(~0u, value, lane);
   return value;
@@ -91,13 +101,77 @@ __device__ turned_key turn_of(device_repair_plan const& plan, float const* turn,
   return {other, turn[pair], second ? turn[pairs + pair] : -turn[pairs + pair]};
 }
 
-/// Where rows come from.
-struct row_source {
-  device_rows const& rows;
-  row_strides const& strides;
-  float const* turn;  // of their keys
-  bool queries;       // whether q is read
+/// Up to sixteen rows of a chain, in the order in which it is walked.
+struct row_batch {
+  std::int64_t span = 0;   // of the chain
+  std::int64_t first = 0;  // row, of the inputs or of the record
+  int rows = 0;
+  bool cached = false;  // whether they are a record's
+  bool last = false;    // whether the span's body, if it has one, comes next
 };
+
+/// The batches of a chain one after the other: each span's forwarded rows, then the cached head rows that were not
+/// forwarded. Spans outside of the inputs are left out; one without rows is a batch without rows.
+class batches {
+ public:
+  __device__ batches(seam_span const* spans, std::int64_t count, std::int64_t total_rows)
+      : spans_(spans), count_(count), total_rows_(total_rows) {}
+
+  __device__ bool next(row_batch& to) {
+    if (done_ == 0) {
+      while (index_ < count_ && !in_inputs(spans_[index_])) ++index_;
+      if (index_ >= count_) return false;
+      span_ = spans_[index_];
+      all_ = span_.cached < 0 ? span_.rows : max(span_.rows, std::int64_t{span_.head_rows});
+    }
+    bool const cached = done_ >= span_.rows && span_.cached >= 0;
+    auto const end = cached ? all_ : span_.rows;
+    to.span = index_;
+    to.rows = static_cast<int>(min(std::int64_t{batch}, end - done_));
+    to.first = cached ? done_ : span_.first_row + done_;
+    to.cached = cached;
+    done_ += to.rows;
+    to.last = done_ >= all_;
+    if (to.last) done_ = 0, ++index_;
+    return true;
+  }
+
+ private:
+  __device__ bool in_inputs(seam_span const& span) const {
+    return span.first_row >= 0 && span.rows >= 0 && span.rows <= total_rows_ - span.first_row;
+  }
+  seam_span const* spans_;
+  std::int64_t count_, total_rows_;
+  std::int64_t index_ = 0;
+  std::int64_t done_ = 0;  // rows of the span
+  std::int64_t all_ = 0;
+  seam_span span_;
+};
+
+/// One row on its way to shared memory: a lane's part of it.
+template <int Keys>
+struct row_in_flight {
+  static constexpr int held = Keys / 32;
+  unsigned k[held], q[held];  // raw; q of cached rows: the other dimensions of turned keys
+  float gate[held];
+  unsigned v;  // raw
+  float beta;
+};
+
+__device__ inline void copy_async(float* to, float const* from, bool there) {
+  auto const address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  int const bytes = there ? 4 : 0;  // what is not there is zero
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+}
+__device__ inline void copy_async_16(float* to, float const* from) {
+  auto const address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+__device__ inline void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Pending>
+__device__ void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
 
 template <int Keys>
 class walk {
@@ -118,16 +192,26 @@ class walk {
 
   __device__ void run() {
     auto const through = tables_.chains[chain_];
+    spans_ = tables_.spans + through.first_span;
     load(through.initial_slot);
-    for (std::int64_t i = 0; i < through.spans; ++i) {
-      auto const span = tables_.spans[through.first_span + i];
-      if (span.first_row < 0 || span.rows < 0 || span.first_row + span.rows > plan_.total_rows) continue;
-      forward({tables_.inputs, plan_.inputs, nullptr, tables_.o != nullptr}, span.first_row, span.rows, true);
-      if (span.cached < 0) continue;
-      auto const& record = tables_.records[span.cached];
-      if (span.head_rows > span.rows)
-        forward({record.head, plan_.head, record.turn, false}, span.rows, span.head_rows - span.rows, false);
-      if (span.has_body) apply(record);
+    batches all(spans_, through.spans, plan_.total_rows);
+    row_batch now, ahead;
+    row_in_flight<Keys> rows;
+    bool more = all.next(ahead);
+    if (more) read(ahead, rows);
+    while (more) {
+      now = ahead;
+      auto const& span = spans_[now.span];
+      __syncthreads();  // the rows before are used up
+      publish(now, rows);
+      if (now.last && span.has_body && dense()) fetch_body(tables_.records[span.cached]);
+      more = all.next(ahead);
+      if (more) read(ahead, rows);
+      __syncthreads();
+#pragma unroll 2
+      for (int row = 0; row < now.rows; ++row) step(row);
+      if (!now.cached && tables_.o != nullptr) write_outputs(now);
+      if (now.last && span.has_body) apply(tables_.records[span.cached]);
     }
     store(through.final_slot);
     if (flags_ != 0 && tables_.flags != nullptr) atomicOr(tables_.flags + chain_, flags_);
@@ -158,111 +242,126 @@ class walk {
       if (to != nullptr && in_state(key_at(i))) to[key_at(i) * plan_.states.key] = x_[i];
   }
 
-  /// Runs rows from the state; `checked`: their values set flags.
-  __device__ void forward(row_source const& from, std::int64_t first, std::int64_t count, bool checked) {
-    for (std::int64_t done = 0; done < count; done += batch) {
-      int const rows = static_cast<int>(min(std::int64_t{batch}, count - done));
-      __syncthreads();  // the rows before are used up
-      if (static_cast<int>(threadIdx.x) / 32 < rows) bring(from, first + done + threadIdx.x / 32, checked);
-      __syncthreads();
-      for (int row = 0; row < rows; ++row) step(row, from.queries, first + done + row);
+  __device__ bool dense() const { return shape_.form == operator_form::dense; }
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+
+  /// Each warp begins to read one row.
+  __device__ void read(row_batch const& from, row_in_flight<Keys>& to) const {
+    if (warp() >= from.rows) return;
+    auto const* const record = from.cached ? tables_.records + spans_[from.span].cached : nullptr;
+    auto const& source = record == nullptr ? tables_.inputs : record->head;
+    auto const& strides = record == nullptr ? plan_.inputs : plan_.head;
+    auto const* const turn = record == nullptr ? nullptr : record->turn;
+    auto const row = from.first + warp();
+    auto const k_row = row * strides.k[0] + key_head_ * strides.k[1];
+    auto const q_row = row * strides.q[0] + key_head_ * strides.q[1];
+    auto const gate_row = row * strides.gates[0] + head_ * strides.gates[1];
+#pragma unroll
+    for (int i = 0; i < to.held; ++i) {
+      int const key = i * 32 + lane();
+      bool const there = key < plan_.dims.key_dim;
+      to.k[i] = there ? raw(plan_.rows, source.k, k_row + key) : 0u;
+      to.gate[i] = there ? __ldg(source.gates + gate_row + (shape_.gate_per_channel ? key : 0)) : 0.0f;
+      to.q[i] = 0u;
+      if (!there) continue;
+      if (record == nullptr && tables_.o != nullptr) to.q[i] = raw(plan_.rows, source.q, q_row + key);
+      if (turn != nullptr) to.q[i] = raw(plan_.rows, source.k, k_row + turn_of(plan_, turn, key).other);
     }
+    auto const v_at = row * strides.v[0] + head_ * strides.v[1] + first_value_ + lane();
+    to.v = lane() < values_ ? raw(plan_.rows, source.v, v_at) : 0u;
+    to.beta = shape_.delta_rule ? __ldg(source.beta + row * strides.beta[0] + head_ * strides.beta[1]) : 0.0f;
   }
 
-  /// One warp brings one row to shared memory, as the recurrence consumes it.
-  __device__ void bring(row_source const& from, std::int64_t row, bool checked) {
-    int const warp = static_cast<int>(threadIdx.x) / 32;
-    int const lane = static_cast<int>(threadIdx.x) % 32;
-    auto const k_row = row * from.strides.k[0] + key_head_ * from.strides.k[1];
-    auto const gate_row = row * from.strides.gates[0] + head_ * from.strides.gates[1];
+  /// Each warp puts the row that it has read into shared memory, as the recurrence consumes it.
+  __device__ void publish(row_batch const& from, row_in_flight<Keys> const& row) {
+    if (warp() >= from.rows) return;
     unsigned found = 0;
+    auto const* const turn = from.cached ? tables_.records[spans_[from.span].cached].turn : nullptr;
+    float k[row_in_flight<Keys>::held], q[row_in_flight<Keys>::held];
     float k_squares = 0.0f;
-    for (int key = lane; key < Keys; key += 32) {
+    float q_squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < row.held; ++i) {
+      int const key = i * 32 + lane();
       bool const there = key < plan_.dims.key_dim;
-      auto const turned = turn_of(plan_, from.turn, key);
-      float k = there ? widened(plan_.rows, from.rows.k, k_row + key) : 0.0f;
-      if (there && turned.other != key)
-        k = turned.cosine * k + turned.sine * widened(plan_.rows, from.rows.k, k_row + turned.other);
-      float const gate = there ? from.rows.gates[gate_row + (shape_.gate_per_channel ? key : 0)] : 0.0f;
-      if (there) found |= gate_flags(plan_.options.gates, gate);
-      shared_.k[warp][key] = k;
-      shared_.decay[warp][key] = there ? decay_of(plan_.options.gates, gate) : 0.0f;
-      k_squares += k * k;
+      k[i] = widened(plan_.rows, row.k[i]);
+      q[i] = widened(plan_.rows, row.q[i]);
+      if (turn != nullptr && there) {
+        auto const turned = turn_of(plan_, turn, key);
+        if (turned.other != key) k[i] = turned.cosine * k[i] + turned.sine * q[i];
+      }
+      if (from.cached) q[i] = 0.0f;
+      k_squares += k[i] * k[i];
+      q_squares += q[i] * q[i];
+      if (there) found |= gate_flags(plan_.options.gates, row.gate[i]);
+      shared_.decay[warp()][key] = there ? decay_of(plan_.options.gates, row.gate[i]) : 0.0f;
     }
     k_squares = sum_of_warp(k_squares);
-    found |= finite_flag(k_squares);
+    q_squares = sum_of_warp(q_squares);
+    float const v = widened(plan_.rows, row.v);
+    found |= finite_flag(k_squares) | finite_flag(q_squares) | finite_flag(v) | finite_flag(row.beta);
+    float k_scale = 1.0f;
+    float q_scale = plan_.options.q_scale;
     if (plan_.options.l2_normalize) {
-      float const scale = 1.0f / sqrtf(k_squares + plan_.options.l2_epsilon);
-      for (int key = lane; key < Keys; key += 32) shared_.k[warp][key] *= scale;
-      k_squares *= scale * scale;
+      k_scale = 1.0f / sqrtf(k_squares + plan_.options.l2_epsilon);
+      q_scale /= sqrtf(q_squares + plan_.options.l2_epsilon);
+      k_squares *= k_scale * k_scale;
     }
-    if (from.queries) found |= bring_query(from, row, warp, lane);
-    if (lane < columns) {
-      auto const v_row = row * from.strides.v[0] + head_ * from.strides.v[1] + first_value_;
-      float const v = lane < values_ ? widened(plan_.rows, from.rows.v, v_row + lane) : 0.0f;
-      found |= finite_flag(v);
-      shared_.v[warp][lane] = v;
+    float q_times_k = 0.0f;
+#pragma unroll
+    for (int i = 0; i < row.held; ++i) {
+      shared_.k[warp()][i * 32 + lane()] = k[i] * k_scale;
+      shared_.q[warp()][i * 32 + lane()] = q[i] * q_scale;
+      q_times_k = fmaf(q[i] * q_scale, k[i] * k_scale, q_times_k);
     }
-    if (shape_.delta_rule) {
-      float const beta = from.rows.beta[row * from.strides.beta[0] + head_ * from.strides.beta[1]];
-      found |= finite_flag(beta);
-      if (fabsf(1.0f - beta * k_squares) > 1.0f + expansion_tolerance) found |= value_flag::expansive_update;
-      if (lane == 0) shared_.beta[warp] = beta;
-    }
-    if (checked) flags_ |= found;
-  }
-
-  __device__ unsigned bring_query(row_source const& from, std::int64_t row, int warp, int lane) {
-    auto const q_row = row * from.strides.q[0] + key_head_ * from.strides.q[1];
-    float squares = 0.0f;
-    for (int key = lane; key < Keys; key += 32) {
-      float const q = key < plan_.dims.key_dim ? widened(plan_.rows, from.rows.q, q_row + key) : 0.0f;
-      shared_.q[warp][key] = q;
-      squares += q * q;
-    }
-    squares = sum_of_warp(squares);
-    float scale = plan_.options.q_scale;
-    if (plan_.options.l2_normalize) scale /= sqrtf(squares + plan_.options.l2_epsilon);
-    for (int key = lane; key < Keys; key += 32) shared_.q[warp][key] *= scale;
-    return finite_flag(squares);
+    q_times_k = sum_of_warp(q_times_k);
+    shared_.v[warp()][lane()] = v;
+    if (lane() == 0) shared_.beta[warp()] = row.beta, shared_.q_times_k[warp()] = q_times_k;
+    if (shape_.delta_rule && fabsf(1.0f - row.beta * k_squares) > 1.0f + expansion_tolerance)
+      found |= value_flag::expansive_update;
+    if (!from.cached) flags_ |= found;
   }
 
   __device__ static unsigned finite_flag(float value) {
     return isfinite(value) ? 0u : static_cast<unsigned>(value_flag::non_finite);
   }
 
-  /// S <- Diag(a) S, then S <- S + k d^T, where d is v, or b (v - S^T k) under the delta rule.
-  __device__ void step(int row, bool queries, std::int64_t output_row) {
-    float k[held];
-    read(shared_.k[row], k);
-    float decays[held];
-    read(shared_.decay[row], decays);
-    float added = shared_.v[row][column_];
-    float sums[4] = {};
+  /// S <- Diag(a) S, then S <- S + k d^T, where d is v, or b (v - S^T k) under the delta rule. The output is
+  /// S^T q + (q k) d with the S in between, so that both sums over keys are made at once; it takes v's place.
+  __device__ void step(int row) {
+    float k[held], q[held], decays[held];
+    take(shared_.k[row], k);
+    take(shared_.q[row], q);
+    take(shared_.decay[row], decays);
+    float k_sums[2] = {};
+    float q_sums[2] = {};
 #pragma unroll
     for (int i = 0; i < held; ++i) {
       x_[i] *= decays[i];
-      sums[i % 4] = fmaf(k[i], x_[i], sums[i % 4]);
+      k_sums[i % 2] = fmaf(k[i], x_[i], k_sums[i % 2]);
+      q_sums[i % 2] = fmaf(q[i], x_[i], q_sums[i % 2]);
     }
-    if (shape_.delta_rule)
-      added = shared_.beta[row] * (added - sum_of_column((sums[0] + sums[1]) + (sums[2] + sums[3])));
+    float const k_sum = sum_of_column(k_sums[0] + k_sums[1]);
+    float const q_sum = sum_of_column(q_sums[0] + q_sums[1]);
+    float const v = shared_.v[row][column_];
+    float const added = shape_.delta_rule ? shared_.beta[row] * (v - k_sum) : v;
 #pragma unroll
     for (int i = 0; i < held; ++i) x_[i] = fmaf(k[i], added, x_[i]);
-    if (!queries) return;
+    __syncwarp();  // all threads of the column have read v
+    if (part_ == 0) shared_.v[row][column_] = fmaf(shared_.q_times_k[row], added, q_sum);
+  }
 
-    float q[held];
-    read(shared_.q[row], q);
-    float outputs[4] = {};
-#pragma unroll
-    for (int i = 0; i < held; ++i) outputs[i % 4] = fmaf(q[i], x_[i], outputs[i % 4]);
-    float const output = sum_of_column((outputs[0] + outputs[1]) + (outputs[2] + outputs[3]));
-    if (part_ == 0 && column_ < values_)
-      narrow(plan_.rows, output, tables_.o,
-             output_row * plan_.output[0] + head_ * plan_.output[1] + first_value_ + column_);
+  /// Writes the outputs that the steps have left, a warp each row.
+  __device__ void write_outputs(row_batch const& of) const {
+    __syncthreads();
+    if (warp() >= of.rows || lane() >= values_) return;
+    narrow(plan_.rows, shared_.v[warp()][lane()], tables_.o,
+           (of.first + warp()) * plan_.output[0] + head_ * plan_.output[1] + first_value_ + lane());
   }
 
   /// This thread's keys of a row.
-  __device__ void read(float const (&from)[Keys], float (&to)[held]) const {
+  __device__ void take(float const (&from)[Keys], float (&to)[held]) const {
 #pragma unroll
     for (int i = 0; i < held; i += 4) {
       auto const four = *reinterpret_cast<float4 const*>(from + key_at(i));
@@ -273,9 +372,9 @@ class walk {
   /// S <- T S + R S0.
   __device__ void apply(device_cached_span const& record) {
     auto const* const end_state = record.body.end_states + head_ * plan_.end_state_head_stride + first_value_;
-    auto const* const op = static_cast<float const*>(record.body.operators) + head_ * plan_.operator_head_stride;
-    if (shape_.form == operator_form::dense) {
-      apply_dense(op, end_state);
+    auto const* const op = operators_of(record);
+    if (dense()) {
+      apply_dense(op);
       return;
     }
 #pragma unroll
@@ -290,70 +389,85 @@ class walk {
     }
   }
 
-  static constexpr int tile_rows = Keys / 16;  // of T S, which a thread makes for two columns
-  static constexpr int slice_loads = Keys * depth / threads;
+  static constexpr int stages = memory<Keys>::stages;
+  static constexpr int tile_rows = Keys / 32;  // of T S, which a thread makes for two columns
 
-  __device__ void apply_dense(float const* op, float const* end_state) {
-    int const row = static_cast<int>(threadIdx.x) / 16 * tile_rows;
-    int const column = static_cast<int>(threadIdx.x) % 16 * 2;
-    float loaded[slice_loads];
-    load_slice(op, 0, loaded);
-    float sums[tile_rows][2];
-#pragma unroll
-    for (int r = 0; r < tile_rows; ++r) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        bool const there = row + r < plan_.dims.key_dim && column + c < values_;
-        sums[r][c] = there ? __ldg(end_state + (row + r) * plan_.dims.value_dim + column + c) : 0.0f;
+  /// Begins to bring a dense body to shared memory: its end state and the first slices of T, a group of copies each.
+  __device__ void fetch_body(device_cached_span const& record) {
+    auto const* const end_state = record.body.end_states + head_ * plan_.end_state_head_stride + first_value_;
+    for (int at = static_cast<int>(threadIdx.x); at < plan_.dims.key_dim * columns; at += threads) {
+      bool const there = at % columns < values_;
+      copy_async(shared_.end_state + at, end_state + (there ? at / columns * plan_.dims.value_dim + at % columns : 0),
+                 there);
+    }
+    for (int slice = 0; slice < stages; ++slice) fetch_slice(operators_of(record), slice);
+  }
+  __device__ float const* operators_of(device_cached_span const& record) const {
+    return static_cast<float const*>(record.body.operators) + head_ * plan_.operator_head_stride;
+  }
+  /// Columns outside of T are zero; a slice beyond it is an empty group.
+  __device__ void fetch_slice(float const* op, int slice) {
+    int const key_dim = plan_.dims.key_dim;
+    int const first = slice * depth;
+    float* const to = shared_.slices[slice % stages];
+    bool const whole = first + depth <= key_dim && key_dim % 4 == 0 && is_aligned<16>(op);
+    if (whole) {
+      for (int at = static_cast<int>(threadIdx.x) * 4; at < key_dim * depth; at += threads * 4)
+        copy_async_16(to + at / depth * memory<Keys>::slice_row + at % depth,
+                      op + at / depth * key_dim + first + at % depth);
+    } else if (first < key_dim) {
+      for (int at = static_cast<int>(threadIdx.x); at < key_dim * depth; at += threads) {
+        bool const there = first + at % depth < key_dim;
+        copy_async(to + at / depth * memory<Keys>::slice_row + at % depth,
+                   op + (there ? at / depth * key_dim + first + at % depth : 0), there);
       }
     }
-#pragma unroll
-    for (int i = 0; i < held; ++i) shared_.x[key_at(i) * memory<Keys>::x_row + column_] = x_[i];
-    for (int first = 0, buffer = 0; first < plan_.dims.key_dim; first += depth, buffer ^= 1) {
-      write_slice(shared_.slices[buffer], loaded);
-      __syncthreads();
-      if (first + depth < plan_.dims.key_dim) load_slice(op, first + depth, loaded);
-      multiply(shared_.slices[buffer], shared_.x + first * memory<Keys>::x_row, row, column, sums);
-    }
-    __syncthreads();  // the state before is used up
-#pragma unroll
-    for (int r = 0; r < tile_rows; ++r)
-      *reinterpret_cast<float2*>(shared_.x + (row + r) * memory<Keys>::x_row + column) = {sums[r][0], sums[r][1]};
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < held; ++i) x_[i] = shared_.x[key_at(i) * memory<Keys>::x_row + column_];
+    copies_commit();
   }
 
-  __device__ void load_slice(float const* op, int first, float (&to)[slice_loads]) const {
+  __device__ void apply_dense(float const* op) {
+    int const row = static_cast<int>(threadIdx.x) / 16 * tile_rows;
+    int const column = static_cast<int>(threadIdx.x) % 16 * 2;
+    float sums[tile_rows][2] = {};
 #pragma unroll
-    for (int i = 0; i < slice_loads; ++i) {
-      int const at = static_cast<int>(threadIdx.x) + i * threads;
-      int const row = at / depth;
-      int const column = first + at % depth;
-      bool const there = row < plan_.dims.key_dim && column < plan_.dims.key_dim;
-      to[i] = there ? __ldg(op + row * plan_.dims.key_dim + column) : 0.0f;
+    for (int i = 0; i < held; ++i) shared_.x[x_place(key_at(i), column_)] = x_[i];
+    int const slices = (plan_.dims.key_dim + depth - 1) / depth;
+    for (int slice = 0; slice < slices; ++slice) {
+      copies_wait<stages - 1>();
+      __syncthreads();
+      multiply(shared_.slices[slice % stages], slice * depth, row, column, sums);
+      if (slices > stages) __syncthreads();  // the slice is used up
+      fetch_slice(op, slice + stages);
     }
-  }
-  __device__ static void write_slice(float* slice, float const (&from)[slice_loads]) {
+    copies_wait<0>();
+    __syncthreads();  // the state before is used up
 #pragma unroll
-    for (int i = 0; i < slice_loads; ++i) {
-      int const at = static_cast<int>(threadIdx.x) + i * threads;
-      slice[at % depth * memory<Keys>::slice_row + at / depth] = from[i];
+    for (int r = 0; r < tile_rows; ++r) {
+      bool const there = row + r < plan_.dims.key_dim;
+      auto const added = *reinterpret_cast<float2 const*>(shared_.end_state + (row + r) * columns + column);
+      *reinterpret_cast<float2*>(shared_.x + x_place(row + r, column)) = {there ? sums[r][0] + added.x : 0.0f,
+                                                                          there ? sums[r][1] + added.y : 0.0f};
     }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < held; ++i) x_[i] = shared_.x[x_place(key_at(i), column_)];
   }
-  __device__ static void multiply(float const* slice, float const* x, int row, int column,
-                                  float (&sums)[tile_rows][2]) {
+
+  __device__ void multiply(float const* slice, int first, int row, int column, float (&sums)[tile_rows][2]) const {
+#pragma unroll 4
+    for (int j = 0; j < depth; j += 4) {
+      float2 right[4];
 #pragma unroll
-    for (int j = 0; j < depth; ++j) {
-      auto const right = *reinterpret_cast<float2 const*>(x + j * memory<Keys>::x_row + column);
+      for (int i = 0; i < 4; ++i)
+        right[i] = *reinterpret_cast<float2 const*>(shared_.x + x_place(first + j + i, column));
 #pragma unroll
-      for (int r = 0; r < tile_rows; r += 4) {
-        auto const left = *reinterpret_cast<float4 const*>(slice + j * memory<Keys>::slice_row + row + r);
+      for (int r = 0; r < tile_rows; ++r) {
+        auto const left = *reinterpret_cast<float4 const*>(slice + (row + r) * memory<Keys>::slice_row + j);
         float const four[4] = {left.x, left.y, left.z, left.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          sums[r + i][0] = fmaf(four[i], right.x, sums[r + i][0]);
-          sums[r + i][1] = fmaf(four[i], right.y, sums[r + i][1]);
+          sums[r][0] = fmaf(four[i], right[i].x, sums[r][0]);
+          sums[r][1] = fmaf(four[i], right[i].y, sums[r][1]);
         }
       }
     }
@@ -363,6 +477,7 @@ class walk {
   walk_shape const& shape_;
   repair_tables const& tables_;
   memory<Keys>& shared_;
+  seam_span const* spans_ = nullptr;
   std::int64_t chain_;
   int head_, key_head_, first_value_, values_, column_, part_;
   unsigned flags_ = 0;
@@ -372,8 +487,8 @@ class walk {
 template <int Keys>
 __global__ void __launch_bounds__(threads)
     walk_kernel(device_repair_plan plan, walk_shape shape, repair_tables tables) {
-  extern __shared__ float4 raw[];
-  walk<Keys>(plan, shape, tables, *reinterpret_cast<memory<Keys>*>(raw)).run();
+  extern __shared__ float4 lent[];
+  walk<Keys>(plan, shape, tables, *reinterpret_cast<memory<Keys>*>(lent)).run();
 }
 
 template <int Keys>
