@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "attention_case.cuh"
 #include "chain_case.cuh"
 #include "walk_case.cuh"
 
@@ -33,5 +34,10 @@ int main(int count, char** words) {
   walk("seam_walk_gated_deltanet", 1, 16);
   for (int const spans : {1, 4, 16, 64}) walk("seam_walk_by_spans", 1, spans);
   for (int const requests : {1, 2, 4, 8}) walk("seam_walk_by_requests", requests, 16);
+  auto const attend = [&](char const* name, int keys, int question) {
+    if (wanted(name)) rows.add(attention_case(keys, question).time(name));
+  };
+  attend("seam_attention", 32768, 64);
+  for (int const keys : {4096, 16384, 65536, 131072}) attend("seam_attention_by_keys", keys, 64);
   rows.print_json();
 }

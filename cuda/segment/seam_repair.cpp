@@ -10,7 +10,7 @@
 namespace hypic::inline v0 {
 namespace {
 
-row_strides dense_rows(family_id family, state_dims const& dims) {
+layer_row_strides dense_rows(family_id family, state_dims const& dims) {
   auto const gate = with_family(family, [&]<class F>(F) { return gate_elements<F>(dims.key_dim); });
   std::int64_t const keys = std::int64_t{dims.key_heads} * dims.key_dim;
   std::int64_t const values = std::int64_t{dims.value_heads} * dims.value_dim;

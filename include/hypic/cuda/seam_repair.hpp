@@ -14,13 +14,13 @@
 namespace hypic::inline v0 {
 
 /// Strides of rows in elements: token and head of each operand. Last dimensions have unit stride, beta's two any.
-struct row_strides {
+struct layer_row_strides {
   std::int64_t q[2] = {};
   std::int64_t k[2] = {};
   std::int64_t v[2] = {};
   std::int64_t gates[2] = {};
   std::int64_t beta[2] = {};
-  friend constexpr bool operator==(row_strides const&, row_strides const&) = default;
+  friend constexpr bool operator==(layer_row_strides const&, layer_row_strides const&) = default;
 };
 
 /// Rows of one layer: bases of q, k, v in the plan's `rows` type and of gates and beta in fp32, as of `query_rows_view`.
@@ -47,8 +47,8 @@ struct device_repair_plan {
   state_dims dims{};
   row_options options{};
   dtype rows = dtype::f32;      ///< of q, k, v and o: f32, f16 or bf16
-  row_strides inputs{};         ///< of the forwarded rows
-  row_strides head{};           ///< of records
+  layer_row_strides inputs{};         ///< of the forwarded rows
+  layer_row_strides head{};           ///< of records
   std::int64_t output[2] = {};  ///< strides of o: token, head
   std::int64_t operator_head_stride = 0;
   std::int64_t end_state_head_stride = 0;
