@@ -48,18 +48,19 @@ class attention_case {
 
   row time(std::string name) {
     double const ms = median_ms([&](cudaStream_t stream) {
-      expect_ok(seam_attention(plan_, tables_,
-                               {.stream = hypic::stream_ref{stream},
-                                .workspace = {workspace_->data(), workspace_->bytes()}}));
+      expect_ok(seam_attention(
+          plan_, tables_,
+          {.stream = hypic::stream_ref{stream}, .workspace = {workspace_->data(), workspace_->bytes()}}));
     });
     double seen = 0.0;
     for (int const position : positions_) seen += position + 1.0;
-    return {.name = std::move(name),
-            .shape = std::to_string(positions_.size()) + " rows over " + std::to_string(keys_) + " keys, 16/2 heads, D 256",
-            .ms = ms,
-            .error = error(),
-            .bytes = 2.0 * static_cast<double>(k_.size() + v_.size() + 2 * q_.size()),
-            .flop = seen * query_heads * dim * 4.0};
+    return {
+        .name = std::move(name),
+        .shape = std::to_string(positions_.size()) + " rows over " + std::to_string(keys_) + " keys, 16/2 heads, D 256",
+        .ms = ms,
+        .error = error(),
+        .bytes = 2.0 * static_cast<double>(k_.size() + v_.size() + 2 * q_.size()),
+        .flop = seen * query_heads * dim * 4.0};
   }
 
  private:

@@ -99,16 +99,16 @@ __device__ float exp2_of(float x) {
   return y;
 }
 
-/// Starts the copy of `Rows` rows of `dim` elements, zeros behind. `row(i)` is row i, or null: zeros.
+/// Starts the copy of rows of `dim` elements, zeros behind. Of `Rows` rows those of `there` exist; `row(i)` is one of them.
 template <class Tile, int Rows, class Row>
-__device__ void copy_rows(unsigned to, int dim, void const* anywhere, Row const& row) {
+__device__ void copy_rows(unsigned to, int dim, key_range const& there, Row const& row) {
 #pragma unroll
   for (int i = 0; i < Rows * Tile::pieces / Tile::threads; ++i) {
     int const at = static_cast<int>(threadIdx.x) + i * Tile::threads;
     int const piece = at % Tile::pieces;
-    typename Tile::element const* const from = row(at / Tile::pieces);
-    bool const there = from != nullptr && piece * 8 < dim;
-    copy_16(to + Tile::offset(at / Tile::pieces, piece), there ? from + piece * 8 : anywhere, there);
+    int const wanted = at / Tile::pieces;
+    auto const* const from = row(min(max(wanted, there.first), there.end - 1)) + piece * 8;
+    copy_16(to + Tile::offset(wanted, piece), from, there.holds(wanted) && piece * 8 < dim);
   }
 }
 
@@ -276,17 +276,18 @@ __device__ void walk(attention_call const& call, query_tile const& queries, unsi
   using element = typename Tile::element;
   auto const& plan = call.plan;
   auto const shared = static_cast<unsigned>(__cvta_generic_to_shared(memory));
-  auto const keys = keys_of<element>(call, queries);
-  auto const values = values_of<element>(call, queries);
   auto const copy_block = [&](int block, int stage) {
-    auto const copy = [&](unsigned at, int dim, cache_rows<element> const& rows, void const* anywhere) {
-      copy_rows<Tile, Tile::keys>(shared + at, dim, anywhere, [&](int i) -> element const* {
-        int const key = block * Tile::keys + i;
-        return range.some.holds(key) ? rows.row(begin + key) : nullptr;
-      });
+    int const first = block * Tile::keys;
+    auto const there = range.some.within(first, Tile::keys);
+    auto const copy = [&](unsigned at, int dim, cache_rows<element> const& rows) {
+      if (rows.in_pages()) {
+        copy_rows<Tile, Tile::keys>(shared + at, dim, there, [&](int i) { return rows.in_page(begin + first + i); });
+      } else {
+        copy_rows<Tile, Tile::keys>(shared + at, dim, there, [&](int i) { return rows.in_piece(begin + first + i); });
+      }
     };
-    copy(Tile::keys_at(stage), plan.key_dim, keys, queries.request().keys);
-    copy(Tile::values_at(stage), plan.value_dim, values, queries.request().values);
+    copy(Tile::keys_at(stage), plan.key_dim, keys_of<element>(call, queries));
+    copy(Tile::values_at(stage), plan.value_dim, values_of<element>(call, queries));
     end_group();
   };
 
@@ -364,10 +365,8 @@ __global__ void __launch_bounds__(Tile::threads) half_kernel(const __grid_consta
   if (!range.some.empty()) {
     auto const* const q = static_cast<typename Tile::element const*>(call.tables.q);
     copy_rows<Tile, Tile::queries>(
-        static_cast<unsigned>(__cvta_generic_to_shared(memory)), call.plan.key_dim, q, [&](int query) {
-          auto const at = queries.row(query) * call.plan.q.row + queries.head(query) * call.plan.q.head;
-          return query < queries.queries() ? q + at : nullptr;
-        });
+        static_cast<unsigned>(__cvta_generic_to_shared(memory)), call.plan.key_dim, {0, queries.queries()},
+        [&](int query) { return q + queries.row(query) * call.plan.q.row + queries.head(query) * call.plan.q.head; });
     walk<Tile>(call, queries, memory, begin, range, seen, own);
   }
   write<Tile>(call, queries, split, own);

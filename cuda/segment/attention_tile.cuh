@@ -11,7 +11,7 @@ namespace hypic::inline v0 {
 
 inline constexpr unsigned whole_warp = 0xffffffffu;
 
-/// Keys [first, end); none: both 0.
+/// Keys, or other rows, [first, end); none: both 0.
 struct key_range {
   int first;
   int end;
@@ -136,11 +136,13 @@ class cache_rows {
         token_(strides.token),
         page_size_(static_cast<unsigned>(page_size)) {}
 
-  __device__ T const* row(int key) const {
-    if (pages_ == nullptr) return data_ + key * token_;
+  __device__ bool in_pages() const { return pages_ != nullptr; }
+  __device__ T const* in_piece(int key) const { return data_ + key * token_; }
+  __device__ T const* in_page(int key) const {
     auto const page = static_cast<unsigned>(key) / page_size_;
     return data_ + __ldg(pages_ + page) * page_ + (static_cast<unsigned>(key) - page * page_size_) * token_;
   }
+  __device__ T const* row(int key) const { return in_pages() ? in_page(key) : in_piece(key); }
 
  private:
   T const* data_;

@@ -47,8 +47,8 @@ struct device_repair_plan {
   state_dims dims{};
   row_options options{};
   dtype rows = dtype::f32;      ///< of q, k, v and o: f32, f16 or bf16
-  layer_row_strides inputs{};         ///< of the forwarded rows
-  layer_row_strides head{};           ///< of records
+  layer_row_strides inputs{};   ///< of the forwarded rows
+  layer_row_strides head{};     ///< of records
   std::int64_t output[2] = {};  ///< strides of o: token, head
   std::int64_t operator_head_stride = 0;
   std::int64_t end_state_head_stride = 0;
