@@ -6,6 +6,7 @@
 
 #include "attention_case.cuh"
 #include "chain_case.cuh"
+#include "rebase_case.cuh"
 #include "walk_case.cuh"
 
 using namespace hypic;
@@ -39,5 +40,10 @@ int main(int count, char** words) {
   };
   attend("seam_attention", 32768, 64);
   for (int const keys : {4096, 16384, 65536, 131072}) attend("seam_attention_by_keys", keys, 64);
+  auto const rebase = [&](char const* name, int tokens) {
+    if (wanted(name)) rows.add(rebase_case(tokens).time(name));
+  };
+  rebase("rebase_keys", 32768);
+  for (int const tokens : {4096, 16384, 65536, 131072}) rebase("rebase_keys_by_rows", tokens);
   rows.print_json();
 }
