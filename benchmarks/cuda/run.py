@@ -52,7 +52,7 @@ def main():
         "gpu": measured["gpu"],
         "date": datetime.date.today().isoformat(),
         "commit": commit,
-        "command": f"benchmarks/cuda/run.py {given.kind} {given.program} {given.results}",
+        "command": f"benchmarks/cuda/run.py {given.kind} {given.program.name} {given.results.name}",
         "copy_tb_s": measured["copy_tb_s"],
         "matmul_tflops": others.get("matmul_tflops"),
         "torch": others.get("torch"),
