@@ -384,13 +384,17 @@ command_result run_explain(arguments const& given) {
   serving_session session(given);
   auto const first = serve(session.serving, session.files.served());
   auto const second = serve(session.serving, session.files.served());
-  bool const equal = std::ranges::equal(std::as_bytes(std::span(first.result.logits.data())),
-                                        std::as_bytes(std::span(second.result.logits.data())));
-
-  return session.result(
-      "The first time:\n" + table_of(session.files, first) + "\nThe second time:\n" + table_of(session.files, second) +
-          (equal ? "\nBoth times the logits are the same bits.\n" : "\nThe logits differ.\n"),
-      {{"serves", {json_of(session.files, first), json_of(session.files, second)}}, {"logits_equal", equal}});
+  json equal;  // null where there are none, as where the last span is reused whole
+  std::string said = "There are no logits to compare.";
+  if (first.result.logits.rows() > 0) {
+    equal = std::ranges::equal(std::as_bytes(std::span(first.result.logits.data())),
+                               std::as_bytes(std::span(second.result.logits.data())));
+    said = equal == true ? "Both times the logits are the same bits." : "The logits differ.";
+  }
+  return session.result("The first time:\n" + table_of(session.files, first) + "\nThe second time:\n" +
+                            table_of(session.files, second) + "\n" + said + "\n",
+                        {{"serves", {json_of(session.files, first), json_of(session.files, second)}},
+                         {"logits_equal", std::move(equal)}});
 }
 
 constexpr std::array commands{

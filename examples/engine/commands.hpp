@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/arguments.hpp"
+#include "engine/files.hpp"
 
 namespace hypic_engine {
 
-/// What a command made: text for standard output, and files that are written after it, each whole or not at all.
+/// What a command made: text for standard output, and files that are written after it, all of them or none.
 struct command_result {
-  struct file {
-    std::string path;
-    std::vector<std::byte> bytes;
-  };
   std::string text;
-  std::vector<file> files;
+  std::vector<file_content> files;
 };
 
 /// A command of hypic-engine.

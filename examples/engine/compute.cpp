@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <string_view>
 
@@ -47,6 +48,7 @@ void use_one_blas_thread() { openblas_set_num_threads(1); }
 std::string blas_name() { return openblas_get_config(); }
 
 void use_good_settings(char** words) {
+  std::signal(SIGXFSZ, SIG_IGN);
   auto set = set_default("OMP_WAIT_POLICY", "passive");
   if (blas_is_behind()) set = set_default("OPENBLAS_CORETYPE", "Haswell") || set;
   if (set) ::execv("/proc/self/exe", words);  // goes on here where it fails

@@ -60,7 +60,8 @@ std::string blas_name();
 /// For the first line of a main function, whose arguments `words` are. Two libraries read settings when they are loaded,
 /// and their own defaults are bad here: OpenBLAS falls back to SSE3 on a processor that is newer than it is, at half the
 /// speed, and an OpenMP thread that waits spins on the core that another program needs. Sets OPENBLAS_CORETYPE and
-/// OMP_WAIT_POLICY, each where it is unset, and starts the program again.
+/// OMP_WAIT_POLICY, each where it is unset, and starts the program again. A write beyond a limit of file sizes fails from
+/// then on, where it would end the program.
 void use_good_settings(char** words);
 
 /// out = in weights^T, in one single-threaded call of BLAS. Shapes: in [rows, weights.cols], out [rows, weights.rows].

@@ -5,7 +5,6 @@
 
 #include <fstream>
 #include <ios>
-
 #include <string>
 #include <system_error>
 
@@ -38,28 +37,57 @@ std::vector<std::byte> buffer_for(fs::path const& path) {
   }
 }
 
-void write_bytes(fs::path const& path, std::span<std::byte const> bytes) {
+/// Bytes that are to lie at `target`, written to `path`.
+void write_bytes(fs::path const& path, std::span<std::byte const> bytes, fs::path const& target) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(reinterpret_cast<char const*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   out.close();
   if (!out)
-    fail(quoted_path(path), ": cannot write ", bytes.size(), " bytes; expected a writable place with that room");
+    fail(quoted_path(target), ": cannot write ", bytes.size(), " bytes; expected a writable place with that room");
 }
 
-void replace_file(fs::path const& target, std::span<std::byte const> bytes) {
-  auto partial = target;
-  partial += ".partial-" + std::to_string(::getpid());
-  std::error_code error;
-  try {
-    write_bytes(partial, bytes);
+/// Files that lie beside their places until all of them are there.
+class staged_files {
+ public:
+  staged_files() = default;
+  ~staged_files() {
+    std::error_code ignored;
+    for (auto const& one : files_) fs::remove(one.partial, ignored);
+  }
+  staged_files(staged_files const&) = delete;
+  staged_files& operator=(staged_files const&) = delete;
+
+  void add(fs::path const& target, std::span<std::byte const> bytes) {
+    auto partial = target;
+    partial += ".partial-" + std::to_string(::getpid());
+    files_.push_back({partial, target});
+    write_bytes(partial, bytes, target);
+    std::error_code error;
     if (auto const older = fs::status(target, error); fs::exists(older))
       fs::permissions(partial, older.permissions(), error);
-    fs::rename(partial, target, error);
-    if (error) fail(quoted_path(target), ": found ", error.message(), "; expected a writable place");
-  } catch (engine_error const&) {
-    fs::remove(partial, error);
-    throw;
   }
+
+  void put_in_place() {
+    std::error_code error;
+    for (auto const& one : files_) {
+      fs::rename(one.partial, one.target, error);
+      if (error) fail(quoted_path(one.target), ": found ", error.message(), "; expected a writable place");
+    }
+  }
+
+ private:
+  struct staged {
+    fs::path partial;
+    fs::path target;
+  };
+  std::vector<staged> files_;
+};
+
+bool is_device(fs::path const& path) {
+  std::error_code ignored;
+  auto const status = fs::status(path, ignored);
+  if (fs::is_directory(status)) fail(quoted_path(path), ": found a folder; expected a file to write");
+  return fs::exists(status) && !fs::is_regular_file(status);
 }
 
 }  // namespace
@@ -82,15 +110,18 @@ fs::path resolved(fs::path const& path) {
   return error ? path : target;
 }
 
+void write_files(std::span<file_content const> files) {
+  staged_files staged;
+  for (auto const& file : files)
+    if (!is_device(file.path)) staged.add(resolved(file.path), file.bytes);
+  for (auto const& file : files)
+    if (is_device(file.path)) write_bytes(file.path, file.bytes, file.path);
+  staged.put_in_place();
+}
+
 void write_file(fs::path const& path, std::span<std::byte const> bytes) {
-  std::error_code ignored;
-  auto const status = fs::status(path, ignored);
-  if (fs::is_directory(status)) fail(quoted_path(path), ": found a folder; expected a file to write");
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    write_bytes(path, bytes);
-  } else {
-    replace_file(resolved(path), bytes);
-  }
+  file_content const file{path.string(), {bytes.begin(), bytes.end()}};
+  write_files({&file, 1});
 }
 
 }  // namespace hypic_engine

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace hypic_engine {
@@ -15,9 +16,19 @@ std::vector<std::byte> read_file(std::filesystem::path const& path);
 /// Where a write to `path` ends up: symbolic links are followed.
 std::filesystem::path resolved(std::filesystem::path const& path);
 
-/// Makes `bytes` the content of the file at `path`, whole or not at all: they are written beside it and renamed onto
-/// it, with the permissions of the file that was there. A device or a pipe is written to directly.
-/// Errors: engine_error when the place cannot be written; a file that was there before is then as it was.
+/// A file and what it is to hold.
+struct file_content {
+  std::string path;
+  std::vector<std::byte> bytes;
+};
+
+/// Gives the files their contents, all of them or none: each is written beside its place, and when all are, they are
+/// renamed into their places, with the permissions of the files that were there. A device or a pipe is written to
+/// directly, before the renaming. The paths name different files.
+/// Errors: engine_error when a place cannot be written; files that were there before are then as they were.
+void write_files(std::span<file_content const> files);
+
+/// write_files for one.
 void write_file(std::filesystem::path const& path, std::span<std::byte const> bytes);
 
 }  // namespace hypic_engine

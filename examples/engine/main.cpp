@@ -51,7 +51,7 @@ hypic_engine::command_result run(std::vector<std::string> const& words) {
 void give_out(hypic_engine::command_result const& result) {
   std::cout << result.text << std::flush;
   if (!std::cout) hypic_engine::fail("standard output: cannot be written; expected room for the result");
-  for (auto const& file : result.files) hypic_engine::write_file(file.path, file.bytes);
+  hypic_engine::write_files(result.files);
 }
 
 int report(std::string const& what, int code) {

@@ -17,10 +17,12 @@ namespace fs = std::filesystem;
 void require_place(fs::path const& path) {
   auto const name = in_quotes(path.string());
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) fail(name, ": found a folder; expected a file to write");
-  auto const folder = fs::absolute(path, ignored).parent_path();
+  auto const status = fs::status(path, ignored);
+  if (fs::is_directory(status)) fail(name, ": found a folder; expected a file to write");
+  if (fs::exists(status) && !fs::is_regular_file(status)) return;
+  auto const folder = resolved(path).parent_path();  // a file is replaced by another that is written beside it
   if (!fs::is_directory(folder, ignored)) fail(name, ": found no folder to hold it; expected one");
-  if (!fs::exists(path, ignored) && ::access(folder.c_str(), W_OK) != 0)
+  if (::access(folder.c_str(), W_OK) != 0)
     fail(name, ": found a folder that cannot be written; expected a writable one");
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tables/figures.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -180,6 +182,8 @@ void require_figures(fs::path const& folder) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored))
     fail(hypic_engine::in_quotes(folder.string()), ": found no such folder; expected one to draw figures in");
+  if (::access(folder.c_str(), W_OK) != 0)
+    fail(hypic_engine::in_quotes(folder.string()), ": found a folder that cannot be written; expected a writable one");
   if (!run_gnuplot("set terminal svg\n"))
     fail("gnuplot: found none that runs and draws SVG; expected one for --figures");
 }

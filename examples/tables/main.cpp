@@ -63,8 +63,11 @@ std::vector<std::filesystem::path> files_in(std::filesystem::path const& folder)
   return files;
 }
 
-void write_text(std::string const& path, std::string const& text) {
-  if (!path.empty()) hypic_engine::write_file(path, std::as_bytes(std::span(text)));
+/// Adds a text to the files to write, where one was asked for.
+void add_text(std::vector<hypic_engine::file_content>& files, std::string const& path, std::string const& text) {
+  if (path.empty()) return;
+  auto const bytes = std::as_bytes(std::span(text));
+  files.push_back({path, {bytes.begin(), bytes.end()}});
 }
 
 std::string markdown_head(run_header const& header) {
@@ -115,10 +118,12 @@ int run(hypic_engine::arguments const& given) {
   show(shown_families(families));
 
   if (!figures.empty()) draw_figures(evidence, end_to_end, figures);
-  write_text(given.text("--markdown"), markdown);
   std::array const arrays{listed(exactness),     listed(composition),        listed(end_to_end), listed(evidence.drift),
                           listed(evidence.seam), listed(evidence.distances), listed(families)};
-  write_text(given.text("--json"), json_text(json_head(header), arrays));
+  std::vector<hypic_engine::file_content> files;
+  add_text(files, given.text("--markdown"), markdown);
+  add_text(files, given.text("--json"), json_text(json_head(header), arrays));
+  hypic_engine::write_files(files);
   auto const met = all_met(exactness);
   std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
   std::cout << (met ? "All exactness checks meet their bounds" : "EXACTNESS CHECKS MISS THEIR BOUNDS") << "; "

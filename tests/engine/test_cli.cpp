@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // hypic-engine, run as a program.
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -405,6 +406,15 @@ TEST_CASE("explain shows misses, then hits, and equal bits") {
     CHECK_THAT(result.out, Catch::Contains(shown));
 }
 
+TEST_CASE("explain compares no logits where there are none") {
+  workplace const place;
+  auto const result = run(place.prompt("explain", {"a", "+empty"}) + place.json_out());
+  check_success(result);
+  CHECK(place.result()["logits_equal"].is_null());
+  CHECK_THAT(result.out, Catch::Contains("There are no logits to compare."));
+  CHECK_THAT(result.out, !Catch::Contains("same bits"));
+}
+
 TEST_CASE("a bar is shown on a terminal and wiped") {
   workplace const place;
   auto const shown = engine_test::terminal_output(HYPIC_ENGINE_PROGRAM, place.prompt("explain", {"a", "b", "c"}));
@@ -563,10 +573,53 @@ TEST_CASE("results that have no place are refused before the work, and older fil
   CHECK(place.untouched());
 
   place.write("out.json", "older");
+  if (::geteuid() != 0) {  // root writes everywhere
+    ::chmod(place.at(".").c_str(), 0500);
+    for (auto const& given : {place.compare({"a"}), place.prompt("generate", {"+a"}), place.prompt("explain", {"+a"})})
+      refused(given + place.json_out(), "found a folder that cannot be written");
+    ::chmod(place.at(".").c_str(), 0700);
+  }
   check_refused(run(place.compare({"absent"}) + place.json_out()), failure, "found nothing there");
   CHECK(text_of(place.at("out.json")) == "older");
   check_success(run(place.prompt("explain", {"+a"}) + place.json_out()));
   CHECK(place.result()["logits_equal"] == true);
+}
+
+TEST_CASE("where one result cannot be written none is, and older files stay as they were") {
+  workplace const place;
+  auto const refused = [&](words const& given, std::string const& message) {
+    CAPTURE(given);
+    auto const result = run(given);
+    CHECK(result.code == failure);
+    CHECK(engine_test::is_one_line(result.err.substr(0, result.err.size() - 1)));
+    CHECK_THAT(result.err, Catch::Contains(message));
+  };
+  words const full = {"--logits", "/dev/full"};
+  refused(place.compare({"a"}) + place.json_out() + full, "'/dev/full': cannot write");
+  refused(place.compare({"a"}) + full + place.json_out(), "'/dev/full': cannot write");
+  for (std::string const command : {"generate", "explain"}) {
+    auto const given = place.prompt(command, {"a", "+query"});
+    refused(given + place.json_out() + words{"--trace", "/dev/full"}, "'/dev/full': cannot write");
+    refused(given + words{"--json", "/dev/full", "--trace", place.at("trace.json")}, "'/dev/full': cannot write");
+  }
+  CHECK(place.untouched());
+
+  place.write("out.json", "older");
+  refused(place.compare({"a"}) + place.json_out() + full, "'/dev/full': cannot write");
+  CHECK(text_of(place.at("out.json")) == "older");
+}
+
+TEST_CASE("a result beyond a limit of file sizes is a failure, and nothing is written") {
+  workplace const place;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  rlimit const narrow{.rlim_cur = 1 << 16, .rlim_max = before.rlim_max};  // what is printed fits, the logits do not
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &narrow) == 0);
+  auto const result = run(place.compare({"a"}) + place.outputs());
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK(result.code == failure);
+  CHECK_THAT(result.err, Catch::Contains("out.safetensors': cannot write"));
+  CHECK(place.untouched());
 }
 
 TEST_CASE("a result replaces no file that is read, however it is spelled") {

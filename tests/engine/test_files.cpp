@@ -62,6 +62,27 @@ TEST_CASE("a write that fails leaves nothing behind") {
   CHECK(entries(folder.path()) == 0);
 }
 
+TEST_CASE("several files are written, or none of them where one has no place") {
+  temporary_folder const folder;
+  std::vector<std::byte> const bytes(3, std::byte{'x'});
+  std::vector<hypic_engine::file_content> files = {{folder / "first", bytes}, {folder / "second", bytes}};
+  write_text(folder / "first", "old");
+  for (auto const& bad : {(folder / "absent/file").string(), std::string("/dev/full"), folder.path().string()}) {
+    CAPTURE(bad);
+    auto with_bad = files;
+    with_bad.push_back({bad, bytes});
+    CHECK_THAT(refusal([&] { hypic_engine::write_files(with_bad); }), Catch::Contains("'" + bad + "': "));
+    std::swap(with_bad.front(), with_bad.back());
+    CHECK_THAT(refusal([&] { hypic_engine::write_files(with_bad); }), Catch::Contains("'" + bad + "': "));
+    CHECK(read_text(folder / "first") == "old");
+    CHECK(entries(folder.path()) == 1);
+  }
+  hypic_engine::write_files(files);
+  CHECK(read_text(folder / "first") == "xxx");
+  CHECK(read_text(folder / "second") == "xxx");
+  CHECK(entries(folder.path()) == 2);
+}
+
 TEST_CASE("a symbolic link stays one, and its target is written") {
   temporary_folder const folder;
   write_text(folder / "target", "old");
