@@ -9,7 +9,7 @@
 
 // Each kernel is written once, as a template over the vector width, and compiled for several instruction sets in
 // functions that carry the target; the widest that the processor has is picked at run time. No set is allowed to fuse
-// a product with a sum (-ffp-contract=off), which keeps their bits the same. The bodies are forced inline: a vector
+// a product with a sum (-ffp-contract=off) unless fp64 holds the product, which keeps their bits the same. The bodies are forced inline: a vector
 // wider than the baseline's may not cross a call.
 #define HYPIC_INLINE [[gnu::always_inline]] inline
 
@@ -21,7 +21,7 @@ struct vector_of {
   using type [[gnu::vector_size(Bytes)]] = T;
 };
 
-/// An instruction set: bytes of a vector, and the tile of `product` that fits its registers.
+/// An instruction set: bytes of a vector, and the tile of a product that fits its registers.
 template <std::int64_t Bytes, std::int64_t Rows, std::int64_t Vectors>
 struct instruction_set {
   static constexpr std::int64_t bytes = Bytes;
@@ -30,7 +30,7 @@ struct instruction_set {
 };
 using baseline = instruction_set<16, 4, 2>;
 using avx2 = instruction_set<32, 4, 2>;
-using avx512 = instruction_set<64, 6, 3>;
+using avx512 = instruction_set<64, 8, 3>;
 
 template <class V, class T>
 HYPIC_INLINE void load(V& value, T const* from) noexcept {
@@ -77,72 +77,125 @@ HYPIC_INLINE void narrow(float* to, V const& from) noexcept {
 template <class V, std::int64_t Count>
 using registers = V[static_cast<std::size_t>(Count)];
 
-/// A part of the inner sum of one tile, held in registers: Rows x Vectors vectors of type V.
-template <class V, std::int64_t Rows, std::int64_t Vectors>
-HYPIC_INLINE void product_tile(std::int64_t inner, left_operand left, matrix_view<float const> right,
-                               matrix_view<float> out, store_mode mode) noexcept {
-  constexpr std::int64_t lanes = sizeof(V) / sizeof(float);
-  registers<registers<V, Vectors>, Rows> sum = {};
-  for (std::int64_t i = 0; i < inner; ++i) {
-    registers<V, Vectors> operand;
-    for (std::int64_t v = 0; v < Vectors; ++v) load(operand[v], right.row(i) + v * lanes);
-    for (std::int64_t r = 0; r < Rows; ++r) {
-      float const factor = left.data[r * left.row_stride + i * left.inner_stride];
-      for (std::int64_t v = 0; v < Vectors; ++v) sum[r][v] = sum[r][v] + factor * operand[v];
-    }
+/// sum += factor * operand, for a product that fp64 holds exactly: one instruction gives the bits of two.
+template <class V>
+HYPIC_INLINE void add_exact_product(V& sum, double factor, V const& operand) noexcept {
+#if defined(__x86_64__)
+  if constexpr (sizeof(V) > baseline::bytes) {
+    V const factors = factor - V{};
+    asm("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(factors), "v"(operand));
+    return;
   }
-  for (std::int64_t r = 0; r < Rows; ++r) {
-    for (std::int64_t v = 0; v < Vectors; ++v) {
-      float* const to = out.row(r) + v * lanes;
-      V before = {};
-      if (mode == store_mode::add) load(before, to);
-      store(to, mode == store_mode::add ? before + sum[r][v] : sum[r][v]);
-    }
-  }
-}
-
-/// Terms that are summed before the sum is added to the others: a single running sum of 128 terms would be four times
-/// less accurate, and under b |k|^2 = 2 each row's error stays in the state.
-constexpr std::int64_t sum_block = 16;
-
-template <class V, std::int64_t Rows, std::int64_t Vectors>
-HYPIC_INLINE void product_rows(std::int64_t inner, left_operand left, matrix_view<float const> right,
-                               matrix_view<float> out, store_mode mode) noexcept {
-  std::int64_t first = 0;
-  do {
-    auto const terms = inner - first < sum_block ? inner - first : sum_block;
-    product_tile<V, Rows, Vectors>(terms, left.from(first), right.at(first, 0), out, mode);
-    mode = store_mode::add;
-    first += terms;
-  } while (first < inner);
+#endif
+  sum = sum + factor * operand;
 }
 
 /// All rows of `Vectors` vectors of columns.
-template <class V, std::int64_t Rows, std::int64_t Vectors>
-HYPIC_INLINE void product_panel(std::int64_t rows, std::int64_t inner, left_operand left,
-                                matrix_view<float const> right, matrix_view<float> out, store_mode mode) noexcept {
+template <class V, std::int64_t Rows, std::int64_t Vectors, class Tiles>
+HYPIC_INLINE void cover_rows(std::int64_t rows, std::int64_t column, Tiles const& tiles) noexcept {
   std::int64_t r = 0;
-  for (; r + Rows <= rows; r += Rows) product_rows<V, Rows, Vectors>(inner, left.below(r), right, out.at(r, 0), mode);
-  for (; r < rows; ++r) product_rows<V, 1, Vectors>(inner, left.below(r), right, out.at(r, 0), mode);
+  for (; r + Rows <= rows; r += Rows) tiles.template make<V, Rows, Vectors>(r, column);
+  for (; r < rows; ++r) tiles.template make<V, 1, Vectors>(r, column);
+}
+
+/// Makes rows x columns by tiles that hold Rows x Vectors vectors of T in registers.
+template <class Isa, class T, class Tiles>
+HYPIC_INLINE void cover(std::int64_t rows, std::int64_t columns, Tiles const& tiles) noexcept {
+  using vector = typename vector_of<T, Isa::bytes>::type;
+  constexpr std::int64_t lanes = Isa::bytes / sizeof(T);
+  constexpr std::int64_t wide = lanes * Isa::tile_vectors;
+  std::int64_t c = 0;
+  for (; c + wide <= columns; c += wide) cover_rows<vector, Isa::tile_rows, Isa::tile_vectors>(rows, c, tiles);
+  for (; c + lanes <= columns; c += lanes) cover_rows<vector, Isa::tile_rows, 1>(rows, c, tiles);
+  for (; c < columns; ++c) cover_rows<T, Isa::tile_rows, 1>(rows, c, tiles);
 }
 
 struct product_kernel {
+  /// Terms that are summed before the sum is added to the others: a single running sum of 128 terms would be four times
+  /// less accurate.
+  static constexpr std::int64_t sum_block = 16;
+
+  /// A part of the inner sum of one tile.
+  template <class V, std::int64_t Rows, std::int64_t Vectors>
+  HYPIC_INLINE static void block(std::int64_t inner, left_operand left, matrix_view<float const> right,
+                                 matrix_view<float> out, store_mode mode) noexcept {
+    constexpr std::int64_t lanes = sizeof(V) / sizeof(float);
+    registers<registers<V, Vectors>, Rows> sum = {};
+    for (std::int64_t i = 0; i < inner; ++i) {
+      registers<V, Vectors> operand;
+      for (std::int64_t v = 0; v < Vectors; ++v) load(operand[v], right.row(i) + v * lanes);
+      for (std::int64_t r = 0; r < Rows; ++r) {
+        float const factor = left.data[r * left.row_stride + i * left.inner_stride];
+        for (std::int64_t v = 0; v < Vectors; ++v) sum[r][v] = sum[r][v] + factor * operand[v];
+      }
+    }
+    for (std::int64_t r = 0; r < Rows; ++r) {
+      for (std::int64_t v = 0; v < Vectors; ++v) {
+        float* const to = out.row(r) + v * lanes;
+        V before = {};
+        if (mode == store_mode::add) load(before, to);
+        store(to, mode == store_mode::add ? before + sum[r][v] : sum[r][v]);
+      }
+    }
+  }
+
+  struct tiles {
+    std::int64_t inner;
+    left_operand left;
+    matrix_view<float const> right;
+    matrix_view<float> out;
+    store_mode mode;
+
+    template <class V, std::int64_t Rows, std::int64_t Vectors>
+    HYPIC_INLINE void make(std::int64_t r, std::int64_t c) const noexcept {
+      auto block_mode = mode;
+      std::int64_t first = 0;
+      do {
+        auto const terms = inner - first < sum_block ? inner - first : sum_block;
+        block<V, Rows, Vectors>(terms, left.below(r).from(first), right.at(first, c), out.at(r, c), block_mode);
+        block_mode = store_mode::add;
+        first += terms;
+      } while (first < inner);
+    }
+  };
+
   template <class Isa>
   HYPIC_INLINE static void run(std::int64_t rows, std::int64_t columns, std::int64_t inner, left_operand left,
                                matrix_view<float const> right, matrix_view<float> out, store_mode mode) noexcept {
-    using vector = typename vector_of<float, Isa::bytes>::type;
-    constexpr std::int64_t lanes = Isa::bytes / sizeof(float);
-    constexpr std::int64_t wide = lanes * Isa::tile_vectors;
-    std::int64_t c = 0;
-    for (; c + wide <= columns; c += wide) {
-      product_panel<vector, Isa::tile_rows, Isa::tile_vectors>(rows, inner, left, right.at(0, c), out.at(0, c), mode);
+    cover<Isa, float>(rows, columns, tiles{inner, left, right, out, mode});
+  }
+};
+
+struct exact_product_kernel {
+  struct tiles {
+    std::int64_t inner;
+    matrix_view<double const> left;
+    matrix_view<float const> right;
+    matrix_view<double> out;
+
+    template <class V, std::int64_t Rows, std::int64_t Vectors>
+    HYPIC_INLINE void make(std::int64_t first, std::int64_t column) const noexcept {
+      constexpr std::int64_t lanes = sizeof(V) / sizeof(double);
+      registers<registers<V, Vectors>, Rows> sum = {};
+      for (std::int64_t i = 0; i < inner; ++i) {
+        registers<V, Vectors> operand;
+        for (std::int64_t v = 0; v < Vectors; ++v) widen(operand[v], right.row(i) + column + v * lanes);
+        for (std::int64_t r = 0; r < Rows; ++r) {
+          double const factor = left.row(first + r)[i];
+          for (std::int64_t v = 0; v < Vectors; ++v) add_exact_product(sum[r][v], factor, operand[v]);
+        }
+      }
+      for (std::int64_t r = 0; r < Rows; ++r) {
+        for (std::int64_t v = 0; v < Vectors; ++v) store(out.row(first + r) + column + v * lanes, sum[r][v]);
+      }
     }
-    for (; c + lanes <= columns; c += lanes) {
-      product_panel<vector, Isa::tile_rows, 1>(rows, inner, left, right.at(0, c), out.at(0, c), mode);
-    }
-    for (; c < columns; ++c) {
-      product_panel<float, Isa::tile_rows, 1>(rows, inner, left, right.at(0, c), out.at(0, c), mode);
-    }
+  };
+
+  template <class Isa>
+  HYPIC_INLINE static void run(std::int64_t rows, std::int64_t columns, std::int64_t inner,
+                               matrix_view<double const> left, matrix_view<float const> right,
+                               matrix_view<double> out) noexcept {
+    cover<Isa, double>(rows, columns, tiles{inner, left, right, out});
   }
 };
 
@@ -199,21 +252,16 @@ struct solve_kernel {
   /// Columns of one tile, all rows of which stay in the first-level cache.
   template <class V, std::int64_t Vectors>
   HYPIC_INLINE static void columns_at(std::int64_t rows, matrix_view<double const> lower, double const* beta,
-                                      matrix_view<float const> v, matrix_view<float> u) noexcept {
+                                      matrix_view<float const> v, matrix_view<double> u) noexcept {
     constexpr std::int64_t lanes = sizeof(V) / sizeof(double);
-    constexpr std::int64_t columns = lanes * Vectors;
     registers<registers<V, Vectors>, solve_rows> solved;
     for (std::int64_t i = 0; i < rows; ++i) {
-      float* const x = u.row(i);
-      registers<double, columns> row;
-      for (std::int64_t c = 0; c < columns; ++c) row[c] = -static_cast<double>(x[c]);
-      if (v.data != nullptr) {
-        for (std::int64_t c = 0; c < columns; ++c) row[c] += static_cast<double>(v.row(i)[c]);
-      }
       registers<V, Vectors> sum;
       for (std::int64_t k = 0; k < Vectors; ++k) {
-        load(sum[k], row + k * lanes);
-        sum[k] = beta[i] * sum[k];
+        V x, value = {};
+        load(x, u.row(i) + k * lanes);
+        if (v.data != nullptr) widen(value, v.row(i) + k * lanes);
+        sum[k] = beta[i] * (value - x);
       }
       for (std::int64_t j = 0; j < i; ++j) {
         double const factor = lower.row(i)[j];
@@ -221,15 +269,14 @@ struct solve_kernel {
       }
       for (std::int64_t k = 0; k < Vectors; ++k) {
         solved[i][k] = sum[k];
-        store(row + k * lanes, sum[k]);
+        store(u.row(i) + k * lanes, sum[k]);
       }
-      for (std::int64_t c = 0; c < columns; ++c) x[c] = static_cast<float>(row[c]);
     }
   }
 
   template <class Isa>
   HYPIC_INLINE static void run(std::int64_t rows, std::int64_t columns, matrix_view<double const> lower,
-                               double const* beta, matrix_view<float const> v, matrix_view<float> u) noexcept {
+                               double const* beta, matrix_view<float const> v, matrix_view<double> u) noexcept {
     using vector = typename vector_of<double, Isa::bytes>::type;
     constexpr std::int64_t lanes = Isa::bytes / sizeof(double);
     constexpr std::int64_t vectors = 4;
@@ -288,66 +335,50 @@ struct decayed_sum_kernel {
 };
 
 struct advance_kernel {
-  template <class V, std::int64_t Rows, std::int64_t Vectors>
-  HYPIC_INLINE static void tile(std::int64_t inner, matrix_view<double const> keys, matrix_view<float const> updates,
-                                double const* decay, std::int64_t decay_stride, state_columns state) noexcept {
-    constexpr std::int64_t lanes = sizeof(V) / sizeof(double);
-    registers<registers<V, Vectors>, Rows> sum = {};
-    for (std::int64_t i = 0; i < inner; ++i) {
-      registers<V, Vectors> update;
-      for (std::int64_t v = 0; v < Vectors; ++v) widen(update[v], updates.row(i) + v * lanes);
-      for (std::int64_t r = 0; r < Rows; ++r) {
-        double const key = keys.row(i)[r];
-        for (std::int64_t v = 0; v < Vectors; ++v) sum[r][v] = sum[r][v] + key * update[v];
-      }
-    }
-    for (std::int64_t r = 0; r < Rows; ++r) {
-      double const factor = decay[r * decay_stride];
-      for (std::int64_t v = 0; v < Vectors; ++v) {
-        for (std::int64_t copy = 0; copy < state.copies; ++copy) {
-          std::int64_t const column = copy * state.copy_offset + v * lanes;
-          V kept;
-          load(kept, state.exact.row(r) + column);
-          kept = factor * kept + sum[r][v];
-          store(state.exact.row(r) + column, kept);
-          narrow(state.rounded.row(r) + column, kept);
+  struct tiles {
+    std::int64_t inner;
+    matrix_view<double const> keys;
+    matrix_view<double const> updates;
+    double const* decay;
+    std::int64_t decay_stride;
+    state_columns state;
+
+    template <class V, std::int64_t Rows, std::int64_t Vectors>
+    HYPIC_INLINE void make(std::int64_t first, std::int64_t column) const noexcept {
+      constexpr std::int64_t lanes = sizeof(V) / sizeof(double);
+      registers<registers<V, Vectors>, Rows> sum = {};
+      for (std::int64_t i = 0; i < inner; ++i) {
+        registers<V, Vectors> update;
+        for (std::int64_t v = 0; v < Vectors; ++v) load(update[v], updates.row(i) + column + v * lanes);
+        for (std::int64_t r = 0; r < Rows; ++r) {
+          double const key = keys.row(i)[first + r];
+          for (std::int64_t v = 0; v < Vectors; ++v) sum[r][v] = sum[r][v] + key * update[v];
         }
       }
+      for (std::int64_t r = 0; r < Rows; ++r) {
+        double const factor = decay[(first + r) * decay_stride];
+        for (std::int64_t v = 0; v < Vectors; ++v) add(factor, sum[r][v], state.at(first + r, column + v * lanes));
+      }
     }
-  }
 
-  template <class V, std::int64_t Rows, std::int64_t Vectors>
-  HYPIC_INLINE static void panel(std::int64_t rows, std::int64_t inner, matrix_view<double const> keys,
-                                 matrix_view<float const> updates, double const* decay, std::int64_t decay_stride,
-                                 state_columns state) noexcept {
-    std::int64_t r = 0;
-    auto const decay_at = [&] { return decay + r * decay_stride; };
-    for (; r + Rows <= rows; r += Rows) {
-      tile<V, Rows, Vectors>(inner, keys.at(0, r), updates, decay_at(), decay_stride, state.at(r, 0));
+    /// To one vector of each copy.
+    template <class V>
+    HYPIC_INLINE void add(double factor, V const& sum, state_columns to) const noexcept {
+      for (std::int64_t copy = 0; copy < to.copies; ++copy) {
+        V kept;
+        load(kept, to.exact.data + copy * to.copy_offset);
+        kept = factor * kept + sum;
+        store(to.exact.data + copy * to.copy_offset, kept);
+        narrow(to.rounded.data + copy * to.copy_offset, kept);
+      }
     }
-    for (; r < rows; ++r) {
-      tile<V, 1, Vectors>(inner, keys.at(0, r), updates, decay_at(), decay_stride, state.at(r, 0));
-    }
-  }
+  };
 
   template <class Isa>
   HYPIC_INLINE static void run(std::int64_t rows, std::int64_t columns, std::int64_t inner,
-                               matrix_view<double const> keys, matrix_view<float const> updates, double const* decay,
+                               matrix_view<double const> keys, matrix_view<double const> updates, double const* decay,
                                std::int64_t decay_stride, state_columns state) noexcept {
-    using vector = typename vector_of<double, Isa::bytes>::type;
-    constexpr std::int64_t lanes = Isa::bytes / sizeof(double);
-    constexpr std::int64_t wide = lanes * Isa::tile_vectors;
-    std::int64_t c = 0;
-    for (; c + wide <= columns; c += wide) {
-      panel<vector, Isa::tile_rows, Isa::tile_vectors>(rows, inner, keys, updates.at(0, c), decay, decay_stride,
-                                                       state.at(0, c));
-    }
-    for (; c + lanes <= columns; c += lanes) {
-      panel<vector, Isa::tile_rows, 1>(rows, inner, keys, updates.at(0, c), decay, decay_stride, state.at(0, c));
-    }
-    for (; c < columns; ++c) {
-      panel<double, Isa::tile_rows, 1>(rows, inner, keys, updates.at(0, c), decay, decay_stride, state.at(0, c));
-    }
+    cover<Isa, double>(rows, columns, tiles{inner, keys, updates, decay, decay_stride, state});
   }
 };
 
@@ -357,7 +388,7 @@ void on_baseline(Arguments... arguments) noexcept {
 }
 #if defined(__x86_64__)
 template <class Kernel, class... Arguments>
-[[gnu::target("avx2")]] void on_avx2(Arguments... arguments) noexcept {
+[[gnu::target("avx2,fma")]] void on_avx2(Arguments... arguments) noexcept {
   Kernel::template run<avx2>(arguments...);
 }
 template <class Kernel, class... Arguments>
@@ -374,7 +405,7 @@ vector_level widest_level() noexcept {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     return vector_level::bytes_64;
   }
-  if (__builtin_cpu_supports("avx2")) return vector_level::bytes_32;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return vector_level::bytes_32;
 #endif
   return vector_level::bytes_16;
 }
@@ -411,6 +442,11 @@ void product(std::int64_t rows, std::int64_t columns, std::int64_t inner, left_o
   dispatch<product_kernel>(rows, columns, inner, left, right, out, mode);
 }
 
+void exact_product(std::int64_t rows, std::int64_t columns, std::int64_t inner, matrix_view<double const> left,
+                   matrix_view<float const> right, matrix_view<double> out) noexcept {
+  dispatch<exact_product_kernel>(rows, columns, inner, left, right, out);
+}
+
 void row_dots(std::int64_t count, std::int64_t dim, double const* x, matrix_view<double const> rows,
               double* out) noexcept {
   dispatch<row_dots_kernel>(count, dim, x, rows, out);
@@ -431,12 +467,12 @@ void decayed_sum(std::int64_t columns, decay_chain const& chain, float const* in
 }
 
 void solve(std::int64_t rows, std::int64_t columns, matrix_view<double const> lower, double const* beta,
-           matrix_view<float const> v, matrix_view<float> u) noexcept {
+           matrix_view<float const> v, matrix_view<double> u) noexcept {
   dispatch<solve_kernel>(rows, columns, lower, beta, v, u);
 }
 
 void advance(std::int64_t rows, std::int64_t columns, std::int64_t inner, matrix_view<double const> keys,
-             matrix_view<float const> updates, double const* decay, std::int64_t decay_stride,
+             matrix_view<double const> updates, double const* decay, std::int64_t decay_stride,
              state_columns state) noexcept {
   dispatch<advance_kernel>(rows, columns, inner, keys, updates, decay, decay_stride, state);
 }

@@ -41,6 +41,17 @@ struct matrix_view {
 void product(std::int64_t rows, std::int64_t columns, std::int64_t inner, left_operand left,
              matrix_view<float const> right, matrix_view<float> out, store_mode mode) noexcept;
 
+/// x, rounded to those 29 bits that make its products with fp32 values exact in fp64.
+constexpr double exact_factor(double x) noexcept {
+  double const scaled = x * (0x1p24 + 1.0);
+  return scaled - (scaled - x);
+}
+
+/// out[rows, columns] = left[rows, inner] right[inner, columns], summed in fp64 in the order of `inner`. Every element
+/// of `left` is an `exact_factor`: its products need no rounding, so that those sets that can may fuse them with sums.
+void exact_product(std::int64_t rows, std::int64_t columns, std::int64_t inner, matrix_view<double const> left,
+                   matrix_view<float const> right, matrix_view<double> out) noexcept;
+
 /// out[j] = x . rows[j] for j in [0, count), in fp64.
 void row_dots(std::int64_t count, std::int64_t dim, double const* x, matrix_view<double const> rows,
               double* out) noexcept;
@@ -64,11 +75,11 @@ struct decay_chain {
 /// out[c] = in[c] through the chain. `out` may be `in`.
 void decayed_sum(std::int64_t columns, decay_chain const& chain, float const* in, float* out) noexcept;
 
-/// Solves U_i = beta_i (v_i - x_i) - sum_{j<i} lower_ij U_j in fp64 and rounds U once. `u` holds x on entry and U on
-/// return. Without `v` its rows are zero. rows <= solve_rows.
+/// Solves U_i = beta_i (v_i - x_i) - sum_{j<i} lower_ij U_j in fp64. `u` holds x on entry and U on return. Without `v`
+/// its rows are zero. rows <= solve_rows.
 inline constexpr std::int64_t solve_rows = 32;
 void solve(std::int64_t rows, std::int64_t columns, matrix_view<double const> lower, double const* beta,
-           matrix_view<float const> v, matrix_view<float> u) noexcept;
+           matrix_view<float const> v, matrix_view<double> u) noexcept;
 
 /// A state, kept in fp64 and rounded to fp32, or columns of it. `copies` groups of columns, `copy_offset` apart, are
 /// states of their own that the same rows go through.
@@ -85,7 +96,7 @@ struct state_columns {
 /// state[rows, columns] = decay[r * decay_stride] state + keys[inner, rows]^T updates[inner, columns], in fp64: what
 /// rounding would leave beside a key, no later update with that key takes away.
 void advance(std::int64_t rows, std::int64_t columns, std::int64_t inner, matrix_view<double const> keys,
-             matrix_view<float const> updates, double const* decay, std::int64_t decay_stride,
+             matrix_view<double const> updates, double const* decay, std::int64_t decay_stride,
              state_columns state) noexcept;
 
 }  // namespace hypic::inline v0

@@ -63,11 +63,12 @@ template <state_family F>
 std::int64_t chunk_runner<F>::bytes(state_dims const& dims) noexcept {
   std::int64_t const key_row = padded_row(dims.key_dim);
   std::int64_t const channels = gate_elements<F>(dims.key_dim);
+  std::int64_t const columns = F::delta_rule ? 2 * std::int64_t{dims.value_dim} + dims.key_dim : dims.value_dim;
   std::int64_t total = 3 * scratch_bytes<double>(chunk * key_row) + scratch_bytes<double>((chunk + 1) * channels) +
                        scratch_bytes<double>(channels) + 2 * scratch_bytes<double>(chunk) +
                        scratch_bytes<double>(chunk * chunk) + scratch_bytes<float>(chunk * chunk) +
-                       scratch_bytes<float>(chunk * key_row);
-  if (F::delta_rule) total += scratch_bytes<float>(chunk * padded_row(2 * std::int64_t{dims.value_dim} + dims.key_dim));
+                       scratch_bytes<float>(chunk * key_row) + scratch_bytes<double>(chunk * padded_row(columns));
+  if (F::delta_rule) total += scratch_bytes<float>(chunk * padded_row(dims.value_dim));
   return total;
 }
 
@@ -85,8 +86,10 @@ chunk_runner<F>::chunk_runner(state_dims const& dims, row_options const& options
   attention_ = {memory.take<float>(chunk * chunk), chunk};
   scaled_ = {memory.take<float>(chunk * key_row), key_row};
   decayed_ = {memory.take<double>(chunk * key_row), key_row};
-  updates_ = {nullptr, padded_row(2 * value_dim_ + key_dim_)};
-  if (F::delta_rule) updates_.data = memory.take<float>(chunk * updates_.stride);
+  updates_.stride = padded_row(F::delta_rule ? 2 * value_dim_ + key_dim_ : value_dim_);
+  updates_.data = memory.take<double>(chunk * updates_.stride);
+  rounded_updates_.stride = padded_row(value_dim_);
+  if (F::delta_rule) rounded_updates_.data = memory.take<float>(chunk * rounded_updates_.stride);
   std::fill_n(log_sums_, channels_, 0.0);
 }
 
@@ -111,13 +114,13 @@ std::uint32_t chunk_runner<F>::run_chunk(head_rows const& rows, head_state& stat
     for (std::int64_t i = 0; i < rows.count(); ++i) flags |= read_query(rows, i);
   }
   relate(rows.count(), !o.empty());
-  matrix_view<float const> updates{rows.v.data, rows.v.stride[0]};
   if constexpr (F::delta_rule) {
     solve_updates(rows, state);
-    updates = updates_;
+  } else {
+    copy_updates(rows);
   }
-  if (!o.empty()) write_outputs(updates, state, o);
-  advance(rows.count(), updates, state);
+  if (!o.empty()) write_outputs(rows, state, o);
+  advance(rows.count(), state);
   return flags;
 }
 
@@ -179,7 +182,7 @@ void chunk_runner<F>::relate(std::int64_t count, bool with_queries) noexcept {
     };
     matrix_view<double const> earlier = keys_;
     if constexpr (F::gate_per_channel) {
-      for (std::int64_t j = 0; j <= i; ++j) decay_key(log_sum(i), j);
+      for (std::int64_t j = 0; j <= i; ++j) decay_key(log_sum(j), log_sum(i), j);
       earlier = decayed_;
     }
     if constexpr (F::delta_rule) {
@@ -194,34 +197,60 @@ void chunk_runner<F>::relate(std::int64_t count, bool with_queries) noexcept {
 }
 
 template <state_family F>
-void chunk_runner<F>::decay_key(double const* to, std::int64_t j) noexcept {
+void chunk_runner<F>::decay_key(double const* from, double const* to, std::int64_t j) noexcept {
   double const* const key = keys_.row(j);
   double* const out = decayed_.row(j);
   if constexpr (F::gate_per_channel) {
-    decayed_row(key_dim_, to, log_sum(j), key, out);
+    decayed_row(key_dim_, to, from, key, out);
   } else {
-    double const decay = decay_of(to[0] - log_sum(j)[0]);
+    double const decay = decay_of(to[0] - from[0]);
     for (std::int64_t d = 0; d < key_dim_; ++d) out[d] = decay * key[d];
   }
 }
 
 template <state_family F>
-left_operand chunk_runner<F>::from_start(std::int64_t count, matrix_view<double const> rows) noexcept {
+matrix_view<double const> chunk_runner<F>::keys_from_start(std::int64_t count) noexcept {
   for (std::int64_t i = 0; i < count; ++i) {
+    decay_key(log_sum(-1), log_sum(i), i);
+    double* const key = decayed_.row(i);
+    for (std::int64_t d = 0; d < key_dim_; ++d) key[d] = exact_factor(key[d]);
+  }
+  return decayed_;
+}
+
+template <state_family F>
+left_operand chunk_runner<F>::queries_from_start(std::int64_t count) noexcept {
+  for (std::int64_t i = 0; i < count; ++i) {
+    double const* const query = queries_.row(i);
+    float* const out = scaled_.row(i);
     if constexpr (F::gate_per_channel) {
-      decayed_row(key_dim_, log_sum(i), log_sum(-1), rows.row(i), scaled_.row(i));
+      decayed_row(key_dim_, log_sum(i), log_sum(-1), query, out);
     } else {
       double const decay = decay_of(log_sum(i)[0]);
-      for (std::int64_t d = 0; d < key_dim_; ++d) scaled_.row(i)[d] = static_cast<float>(decay * rows.row(i)[d]);
+      for (std::int64_t d = 0; d < key_dim_; ++d) out[d] = static_cast<float>(decay * query[d]);
     }
   }
   return {scaled_.data, scaled_.stride, 1};
 }
 
 template <state_family F>
+void chunk_runner<F>::copy_updates(head_rows const& rows) noexcept {
+  for (std::int64_t i = 0; i < rows.count(); ++i) std::copy_n(&rows.v(i, 0), value_dim_, updates_.row(i));
+}
+
+template <state_family F>
+matrix_view<float const> chunk_runner<F>::rounded_updates(head_rows const& rows) noexcept {
+  if constexpr (!F::delta_rule) return {rows.v.data, rows.v.stride[0]};
+  for (std::int64_t i = 0; i < rows.count(); ++i) {
+    for (std::int64_t c = 0; c < value_dim_; ++c) rounded_updates_.row(i)[c] = static_cast<float>(updates_.row(i)[c]);
+  }
+  return rounded_updates_;
+}
+
+template <state_family F>
 void chunk_runner<F>::solve_updates(head_rows const& rows, head_state& state) noexcept {
   auto const count = rows.count();
-  product(count, state.columns(), key_dim_, from_start(count, keys_), state.rounded(), updates_, store_mode::set);
+  exact_product(count, state.columns(), key_dim_, keys_from_start(count), state.rounded(), updates_);
   auto const solve_columns = [&](std::int64_t column, std::int64_t columns, matrix_view<float const> values) {
     solve(count, columns, lower_, betas_, values, updates_.at(0, column));
   };
@@ -234,17 +263,18 @@ void chunk_runner<F>::solve_updates(head_rows const& rows, head_state& state) no
 }
 
 template <state_family F>
-void chunk_runner<F>::write_outputs(matrix_view<float const> updates, head_state const& state,
-                                    tensor_view<float, 2> o) noexcept {
-  auto const count = o.extent[0];
+void chunk_runner<F>::write_outputs(head_rows const& rows, head_state const& state, tensor_view<float, 2> o) noexcept {
+  auto const count = rows.count();
+  auto const updates = rounded_updates(rows);
   matrix_view<float> const out{o.data, o.stride[0]};
-  product(count, value_dim_, key_dim_, from_start(count, queries_), state.rounded(), out, store_mode::set);
+  product(count, value_dim_, key_dim_, queries_from_start(count), state.rounded(), out, store_mode::set);
   // A row's own block ends at the row: zeros in its place would let a later row's NaN in.
   constexpr std::int64_t block = 8;
   for (std::int64_t first = 0; first < count; first += block) {
-    auto const rows = std::min(block, count - first);
-    product(rows, value_dim_, first, {attention_.row(first), chunk, 1}, updates, out.at(first, 0), store_mode::add);
-    for (std::int64_t i = first; i < first + rows; ++i) {
+    auto const last = std::min(first + block, count);
+    product(last - first, value_dim_, first, {attention_.row(first), chunk, 1}, updates, out.at(first, 0),
+            store_mode::add);
+    for (std::int64_t i = first; i < last; ++i) {
       product(1, value_dim_, i - first + 1, {attention_.row(i) + first, chunk, 1}, updates.at(first, 0), out.at(i, 0),
               store_mode::add);
     }
@@ -252,11 +282,11 @@ void chunk_runner<F>::write_outputs(matrix_view<float const> updates, head_state
 }
 
 template <state_family F>
-void chunk_runner<F>::advance(std::int64_t count, matrix_view<float const> updates, head_state& state) noexcept {
+void chunk_runner<F>::advance(std::int64_t count, head_state& state) noexcept {
   double const* const end = log_sum(count - 1);
-  for (std::int64_t i = 0; i < count; ++i) decay_key(end, i);
+  for (std::int64_t i = 0; i < count; ++i) decay_key(log_sum(i), end, i);
   for (std::int64_t c = 0; c < channels_; ++c) gates_[c] = decay_of(end[c]);
-  state.advance(count, gates_, F::gate_per_channel ? 1 : 0, decayed_, updates);
+  state.advance(count, gates_, F::gate_per_channel ? 1 : 0, decayed_, updates_);
 }
 
 template class chunk_runner<retnet>;

@@ -67,7 +67,8 @@ inline head_rows head_of(query_rows_view const& in, state_dims const& dims, std:
 ///
 /// Every exponent is at most 0 and ends at a row that may see it, so that nothing overflows and no row depends on a
 /// later one. Keys, gates and L are fp64: under b |k|^2 = 2 nothing decays, and an error in L that repeats with a
-/// repeated key would grow with every token. Products with S are fp32, sums into S fp64.
+/// repeated key would grow with every token. For the same reason U is fp64 from the products that make it, of fp64 keys
+/// and S as rounded to fp32, to the sums into S. Outputs are products in fp32.
 template <state_family F>
 class chunk_runner {
  public:
@@ -88,13 +89,18 @@ class chunk_runner {
   std::uint32_t read_query(head_rows const& rows, std::int64_t i) noexcept;
   std::uint32_t read_gates(head_rows const& rows, std::int64_t i, head_state& state) noexcept;
   void relate(std::int64_t count, bool with_queries) noexcept;
+  void copy_updates(head_rows const& rows) noexcept;
   void solve_updates(head_rows const& rows, head_state& state) noexcept;
-  void write_outputs(matrix_view<float const> updates, head_state const& state, tensor_view<float, 2> o) noexcept;
-  void advance(std::int64_t count, matrix_view<float const> updates, head_state& state) noexcept;
-  /// decayed_ row j = exp(to - G_j) k_j.
-  void decay_key(double const* to, std::int64_t j) noexcept;
-  /// exp(G_i) row_i for each of the first `count` rows, rounded to fp32.
-  left_operand from_start(std::int64_t count, matrix_view<double const> rows) noexcept;
+  void write_outputs(head_rows const& rows, head_state const& state, tensor_view<float, 2> o) noexcept;
+  void advance(std::int64_t count, head_state& state) noexcept;
+  /// decayed_ row j = exp(to - from) k_j.
+  void decay_key(double const* from, double const* to, std::int64_t j) noexcept;
+  /// exp(G_i) k_i of the first `count` rows, as exact factors.
+  matrix_view<double const> keys_from_start(std::int64_t count) noexcept;
+  /// exp(G_i) q_i of the first `count` rows.
+  left_operand queries_from_start(std::int64_t count) noexcept;
+  /// U of the running state's columns.
+  matrix_view<float const> rounded_updates(head_rows const& rows) noexcept;
 
   double* log_sum(std::int64_t row) const noexcept { return log_sums_ + (row + 1) * channels_; }
 
@@ -104,15 +110,16 @@ class chunk_runner {
   row_options options_;
   matrix_view<double> keys_;     ///< normalised and turned
   matrix_view<double> queries_;  ///< normalised and scaled
-  matrix_view<double> decayed_;  ///< keys, decayed to one later row
+  matrix_view<double> decayed_;  ///< keys, decayed from or to one row
   double* log_sums_;             ///< G, after a row of zeros for the chunk's start
   double* gates_;                ///< natural logs of one row
   double* betas_;
-  double* dots_;                  ///< one row's products with the keys before it
-  matrix_view<double> lower_;     ///< L
-  matrix_view<float> attention_;  ///< q_i^T exp(G_i - G_j) k_j
-  matrix_view<float> scaled_;     ///< rows, decayed from the chunk's start
-  matrix_view<float> updates_;    ///< U
+  double* dots_;                        ///< one row's products with the keys before it
+  matrix_view<double> lower_;           ///< L
+  matrix_view<float> attention_;        ///< q_i^T exp(G_i - G_j) k_j
+  matrix_view<float> scaled_;           ///< queries, decayed from the chunk's start
+  matrix_view<double> updates_;         ///< U
+  matrix_view<float> rounded_updates_;  ///< U of the running state, where it is not V
 };
 
 /// Scratch of one worker, which runs one head at a time.

@@ -123,7 +123,7 @@ void head_state::apply(head_summary<float const> const& body, rotation const* tu
 }
 
 void head_state::advance(std::int64_t rows, double const* decay, std::int64_t decay_stride,
-                         matrix_view<double const> keys, matrix_view<float const> updates) noexcept {
+                         matrix_view<double const> keys, matrix_view<double const> updates) noexcept {
   bool const twice = form_ != operator_form::dense && end_column_ != 0;
   hypic::advance(key_dim_, columns(), rows, keys, updates, decay, decay_stride,
                  {exact_, rounded_, twice ? 2 : 1, end_column_});

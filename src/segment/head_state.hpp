@@ -57,7 +57,7 @@ class head_state {
 
   /// state <- Diag(decay) state + keys^T updates, a decay a head (stride 0) or a key channel (stride 1).
   void advance(std::int64_t rows, double const* decay, std::int64_t decay_stride, matrix_view<double const> keys,
-               matrix_view<float const> updates) noexcept;
+               matrix_view<double const> updates) noexcept;
   /// Adds a row's log gates to the operator of a scalar or diagonal family.
   void add_log_gates(double const* gates) noexcept;
 

@@ -64,6 +64,23 @@ TEST_CASE("Every instruction set gives the same bits, whatever the widths", "[co
       });
     }
 
+    auto factors = random_values<double>(rows * inner, 10);
+    for (double& x : factors) x = exact_factor(x);
+    check_same_bits(random_values<double>(rows * columns, 11), [&](vector_level level, std::vector<double>& to) {
+      call<exact_product_kernel>(level, rows, columns, inner, matrix_view<double const>{factors.data(), inner},
+                                 matrix_view<float const>{right.data(), columns},
+                                 matrix_view<double>{to.data(), columns});
+    });
+
+    auto const lower = random_values<double>(rows * rows, 12);
+    auto const betas = random_values<double>(rows, 13);
+    for (float const* const values : {out.data(), static_cast<float const*>(nullptr)}) {
+      check_same_bits(random_values<double>(rows * columns, 14), [&](vector_level level, std::vector<double>& to) {
+        call<solve_kernel>(level, rows, columns, matrix_view<double const>{lower.data(), rows}, betas.data(),
+                           matrix_view<float const>{values, columns}, matrix_view<double>{to.data(), columns});
+      });
+    }
+
     auto const logs = random_values<float>(columns, 4);
     std::vector<float> losses(logs.size());
     for (std::size_t i = 0; i < logs.size(); ++i) losses[i] = -std::abs(logs[i]);
@@ -82,14 +99,27 @@ TEST_CASE("Every instruction set gives the same bits, whatever the widths", "[co
     }
 
     auto const keys = random_values<double>(inner * rows, 7);
+    auto const updates = random_values<double>(inner * columns, 15);
     auto const decay = random_values<double>(rows, 8);
     check_same_bits(random_values<double>(rows * columns, 9), [&](vector_level level, std::vector<double>& to) {
       std::vector<float> rounded(to.size());
       state_columns const state{{to.data(), columns}, {rounded.data(), columns}};
       call<advance_kernel>(level, rows, columns, inner, matrix_view<double const>{keys.data(), rows},
-                           matrix_view<float const>{right.data(), columns}, decay.data(), std::int64_t{1}, state);
+                           matrix_view<double const>{updates.data(), columns}, decay.data(), std::int64_t{1}, state);
     });
   }
+}
+
+TEST_CASE("An exact factor is x to 2^-29, and its products with fp32 values are exact", "[core]") {
+  auto const values = random_values<double>(1000, 1);
+  auto const others = random_values<float>(1000, 2);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    double const factor = exact_factor(values[i]);
+    double const other = static_cast<double>(others[i]);
+    CHECK(std::abs(factor - values[i]) <= 0x1p-29 * std::abs(values[i]));
+    CHECK(std::fma(factor, other, -(factor * other)) == 0.0);
+  }
+  for (double const x : {0.0, 1.0, -0.75, 0x1.fffffep-100, -0x1p100}) CHECK(exact_factor(x) == x);
 }
 
 TEST_CASE("The instruction set has the name of what the kernels use", "[core]") {
