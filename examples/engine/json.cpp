@@ -42,6 +42,8 @@ json parse(std::string_view text, std::string const& source) {
   try {
     return json::parse(text.begin(), text.end(), on_event);
   } catch (json::parse_error const& error) {
+    if (error.byte > text.size())
+      fail(source, ": found no valid JSON, its text ends after ", text.size(), " bytes; expected a whole object");
     fail(source, ": found no valid JSON at byte ", error.byte, " of ", text.size(), "; expected an object");
   } catch (json::exception const&) {
     fail(source, ": found a number that is out of range; expected valid JSON");
@@ -60,12 +62,22 @@ json parse_json_object(std::string_view text, std::string const& source) {
   return value;
 }
 
+namespace {
+
+std::string keys_of(json const& object) {
+  std::string keys;
+  for (auto const& [key, value] : object.items()) keys.append(keys.empty() ? "" : ", ").append(key);
+  return in_quotes(keys);
+}
+
+}  // namespace
+
 std::string shown(json const& value) {
   constexpr std::size_t longest = 60;
   std::string const kind = value.type_name();
   auto const text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   if (value.is_null()) return kind;
-  if (text.size() > longest) return value.is_object() ? "an object" : "a long " + kind;
+  if (text.size() > longest) return value.is_object() ? "an object of " + keys_of(value) : "a long " + kind;
   return kind + " " + text;
 }
 

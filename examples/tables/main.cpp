@@ -63,6 +63,11 @@ std::vector<std::filesystem::path> files_in(std::filesystem::path const& folder)
   return files;
 }
 
+void say(std::string const& text) {
+  std::cout << text << std::flush;
+  if (!std::cout) hypic_engine::fail("standard output: cannot be written; expected room for the tables");
+}
+
 /// Adds a text to the files to write, where one was asked for.
 void add_text(std::vector<hypic_engine::file_content>& files, std::string const& path, std::string const& text) {
   if (path.empty()) return;
@@ -100,8 +105,7 @@ int run(hypic_engine::arguments const& given) {
 
   auto markdown = markdown_head(header);
   auto const show = [&](report_table const& table) {
-    std::cout << terminal_text(table) << std::endl;
-    if (!std::cout) hypic_engine::fail("standard output: cannot be written; expected room for the tables");
+    say(terminal_text(table) + "\n");
     markdown += "\n";
     markdown += markdown_text(table);
   };
@@ -126,8 +130,8 @@ int run(hypic_engine::arguments const& given) {
   hypic_engine::write_files(files);
   auto const met = all_met(exactness);
   std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
-  std::cout << (met ? "All exactness checks meet their bounds" : "EXACTNESS CHECKS MISS THEIR BOUNDS") << "; "
-            << decimal(took.count(), 0) << " s on " << options.threads << " threads.\n";
+  say(std::string(met ? "All exactness checks meet their bounds" : "EXACTNESS CHECKS MISS THEIR BOUNDS") + "; " +
+      decimal(took.count(), 0) + " s on " + std::to_string(options.threads) + " threads.\n");
   return met ? 0 : 1;
 }
 
@@ -138,8 +142,8 @@ int main(int argc, char** argv) {
   try {
     hypic_engine::arguments const given(rules, std::vector<std::string>(argv + 1, argv + argc));
     if (!given.help()) return run(given);
-    std::cout << "usage: hypic-tables [OPTIONS]\n\nRuns the project's tables on its checkpoints and texts.\n\n"
-              << hypic_engine::help_lines(rules);
+    say("usage: hypic-tables [OPTIONS]\n\nRuns the project's tables on its checkpoints and texts.\n\n" +
+        hypic_engine::help_lines(rules));
     return 0;
   } catch (hypic_engine::usage_error const& error) {
     std::cerr << "hypic-tables: " << error.what() << "\n";

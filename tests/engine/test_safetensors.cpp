@@ -136,7 +136,8 @@ TEST_CASE("truncated, oversized and lying header lengths are refused") {
              Catch::Contains("found a header length of 3; expected at most 2 in a file of 10 bytes"));
   auto const huge = std::numeric_limits<std::uint64_t>::max();
   CHECK_THAT(parse_refusal(raw_file(huge, "{}", 0)), Catch::Contains("found a header length of 18446744073709551615"));
-  CHECK_THAT(parse_refusal(raw_file(1, "{}", 0)), Catch::Contains("found no valid JSON"));
+  CHECK_THAT(parse_refusal(raw_file(1, "{}", 0)),
+             Catch::Contains("found no valid JSON, its text ends after 1 bytes; expected a whole object"));
 }
 
 TEST_CASE("a header that is not one JSON object is refused") {
@@ -167,8 +168,9 @@ TEST_CASE("metadata must be strings") {
 TEST_CASE("a tensor's entry must be complete, known and in range") {
   CHECK_THAT(entry_refusal("1", 0), Catch::Contains("'t': found number 1; expected an object of dtype"));
   CHECK_THAT(entry_refusal(R"({"dtype":"F32","shape":[0]})", 0), Catch::Contains("expected an object of dtype, shape"));
-  CHECK_THAT(entry_refusal(R"({"dtype":"F32","shape":[0],"data_offsets":[0,0],"more":1})", 0),
-             Catch::Contains("expected an object of dtype, shape"));
+  CHECK_THAT(
+      entry_refusal(R"({"dtype":"F32","shape":[0],"data_offsets":[0,0],"more":[1,2,3,4,5,6,7,8]})", 0),
+      Catch::Contains("found an object of 'data_offsets, dtype, more, shape'; expected an object of dtype, shape"));
   CHECK_THAT(entry_refusal(entry("\"F31\"", "[1]", "[0,4]"), 4), Catch::Contains(R"(found dtype string "F31")"));
   CHECK_THAT(entry_refusal(entry("4", "[1]", "[0,4]"), 4), Catch::Contains("found dtype number 4"));
   CHECK_THAT(entry_refusal(entry("\"F32\"", "1", "[0,4]"), 4), Catch::Contains("found shape number 1"));

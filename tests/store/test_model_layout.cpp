@@ -2,14 +2,22 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <set>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
+#include "hypic/core/instruction_set.hpp"
+#include "hypic/core/version.hpp"
+#include "hypic/segment/seam_attention.hpp"
+#include "hypic/segment/segment_prefill.hpp"
 #include "hypic/store/model_layout.hpp"
+#include "hypic/store/sha256.hpp"
 #include "store/store_data.hpp"
 
 using namespace hypic;
@@ -169,6 +177,36 @@ TEST_CASE("a change of any field gives another fingerprint", "[store][model_layo
   }
   names.insert(*model_fingerprint(valid_model(), "weights 2"));
   CHECK(names.size() == models.size() + 1);
+}
+
+TEST_CASE("the fingerprint holds the library's version, its instruction set and the sizes at which it splits work",
+          "[store][model_layout][case-28]") {
+  std::vector<std::byte> written;
+  auto const append = [&](std::uint64_t value) {
+    for (int i = 0; i < 64; i += 8) written.push_back(static_cast<std::byte>(value >> i & 0xff));
+  };
+  auto const text = [&](std::string_view field) {
+    append(field.size());
+    for (auto const c : field) written.push_back(static_cast<std::byte>(c));
+  };
+  auto const number = [&](std::int64_t value) {
+    append(8);
+    append(static_cast<std::uint64_t>(value));
+  };
+  text("hypic model");
+  text("host");
+  text(host_instruction_set());
+  for (auto const part : {header_version.major, header_version.minor, header_version.patch}) number(part);
+  for (auto const family : {family_id::retnet, family_id::gla, family_id::gated_deltanet, family_id::kda})
+    number(prefill_chunk(family));
+  number(attention_block());
+  text("weights");
+  for (std::int64_t const value : {8, 100, 0}) number(value);  // head_rows, max_positions, layers
+
+  model_layout model;
+  model.head_rows = 8;
+  model.max_positions = 100;
+  CHECK(*model_fingerprint(model, "weights") == to_hex(*sha256({written})));
 }
 
 TEST_CASE("equal models have equal fingerprints", "[store][model_layout]") {
