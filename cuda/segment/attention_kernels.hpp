@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector_types.h>
-
 #include "cuda/core/calls.hpp"
 #include "hypic/cuda/seam_attention.hpp"
 

@@ -47,7 +47,8 @@ struct device_attention_plan {
   std::int64_t requests = 0;    ///< of the table
   std::int64_t most_keys = 0;   ///< capacity: keys of any one request
 
-  /// Scratch of a call: 4 (value_dim + 2) bytes for each split of `most_keys`, row and query head; none for one split.
+  /// Scratch of a call: 4 (value_dim + 2) bytes for each split of `most_keys`, row and query head, whatever the requests
+  /// hold; none for one split.
   HYPIC_API std::int64_t workspace_bytes() const noexcept;
   /// Kernels of a call, which are all that its captured graph holds: 0 without rows or requests, 1 for one split, else 2.
   HYPIC_API std::int32_t kernels() const noexcept;
@@ -89,9 +90,10 @@ struct device_attention_tables {
 
 /// Causal attention of forwarded rows over their whole prompt. Query head h reads kv head h / (query_heads / kv_heads).
 /// A position outside of [0, min(key_rows, most_keys)) sees no key: it gives 0 and, without a sink, an lse of -inf.
-/// Cost:       a block of keys is read once for all rows of a tile (128 rows times grouped query heads where dimensions are
-///             up to 128 or shared memory allows, else 64; 32 for f32) that see it. Rows that ascend by position make tiles
-///             whose rows see the same blocks; any order is correct.
+/// Cost:       queries (rows times the query heads of one kv head) stand in tiles of 128, or of 64 where a dimension is above
+///             128 and a thread block has less than 193 KiB of shared memory, or of 32 for f32. A tile reads a block of keys
+///             once, and only blocks that a row of it sees. Rows in the order of their positions make the fewest reads; any
+///             order is correct.
 /// Method:     16-bit types: products on tensor cores, summed in fp32, weights rounded to the type. f32: fp32 arithmetic
 ///             with compensated sums. Keys in splits of `attention_split()`, counted from position 0, merged in order.
 /// Accuracy:   relative to fp64: 2e-6 for f32, 5e-3 for f16 and bf16.
