@@ -31,6 +31,7 @@ device_bytes::~device_bytes() { cudaFree(allocated_); }
 
 void device_bytes::write(void const* from, std::size_t bytes, std::size_t at) const {
   check(cudaMemcpy(data() + at, from, bytes, cudaMemcpyHostToDevice));
+  check(cudaDeviceSynchronize());  // streams of the tests do not wait for the default one
 }
 
 void device_bytes::read(void* to, std::size_t bytes, std::size_t at) const {

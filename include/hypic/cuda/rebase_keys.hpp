@@ -87,8 +87,8 @@ HYPIC_API status validate(rebase_keys_plan const& plan) noexcept;
 /// Cost:       reads and writes each row once. Fastest where bases are 16-byte aligned, and dimensions, strides and
 ///             pairs are multiples of 16 bytes; whether bases are is found for each entry.
 /// Accuracy:   f32: 1e-6 relative to the fp64 turn, to position 1e6. f16, bf16: rounded once, from f32: half a unit in
-///             the last place of the fp64 turn plus 1.2e-7 of the pair's length, which is within one unit for every part
-///             above 2^-11 of that length. What does not turn keeps its bits.
+///             the last place of the fp64 turn plus 1.7e-7 of the pair's length, which is within one unit for every part
+///             above 2^-10 of that length. What does not turn keeps its bits.
 /// Guarantees: one kernel; no allocation, no synchronisation, capturable; the same bits in any batch, on either path and
 ///             for any alignment. A row whose page is negative or not one of the pool's is skipped.
 /// Errors:     those of `validate`; invalid_argument (null table); unsupported (a path that the device has not); those of
