@@ -73,10 +73,15 @@ struct prefill_outputs {
 ///             and sums of one output element run in one order, so that appended or later rows leave earlier outputs
 ///             bitwise alone.
 /// Values:     a log gate of -inf is a reset. Bad values set bits in `flags`; nothing out of bounds is touched.
-/// Guarantees: no allocation; the same bits for any number of threads and in any batch. Accuracy against the fp64
-///             sequential recurrence, over 600 tokens and Dk >= 16: o, S0 1e-5 relative (Frobenius), T
-///             1e-5 |T|_F + 1e-7 sqrt(Dk). Where b |k|^2 = 2 and nothing decays, no rounding is ever forgotten: whatever
-///             the length and Dk, T is then off by up to 5e-8 a token more, S0 by as much of its largest norm so far.
+/// Guarantees: no allocation; the same bits for any number of threads and in any batch.
+/// Accuracy:   against the fp64 sequential recurrence, for every Dk and Dv, b |k|^2 <= 2 and a run of at most 65,536
+///             tokens, even where nothing decays and no rounding is ever forgotten (Frobenius norms, a head each):
+///               T   1e-5 |T| + 1e-7 sqrt(Dk)
+///               S0  1e-5 of the largest norm that it has had on the way; 1e-6 of it over at most 600 tokens, which
+///                   is 1e-5 relative unless S0 has cancelled to under a tenth of that norm
+///               o   1e-5 relative, over all of a sequence
+///             States that go on from a slot are as S0 is. A call that goes on reads T and states in fp32, whose
+///             rounding adds up to 6e-8 of their norms.
 /// Errors:     invalid_shape (also where `o` starts where an input does, or two sequences write one row of it),
 ///             invalid_argument (family or gate space differ from the plan's), workspace_too_small.
 template <state_family F>
