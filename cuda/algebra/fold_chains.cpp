@@ -3,28 +3,13 @@
 
 #include "core/shapes.hpp"
 #include "cuda/algebra/fold_kernels.hpp"
-#include "cuda/core/calls.hpp"
+#include "cuda/core/plan_checks.hpp"
 
 namespace hypic::inline v0 {
 namespace {
 
 /// Rows of X that a thread block of the generic path holds in shared memory.
 constexpr std::int32_t widest = 256;
-
-status expect_least(char const* argument, std::int64_t found, std::int64_t least) noexcept {
-  if (found >= least) return status::ok;
-  return {status::invalid_shape, argument, found, status::relation::at_least, least};
-}
-
-status expect_most(char const* argument, std::int64_t found, std::int64_t most) noexcept {
-  if (found <= most) return status::ok;
-  return {status::unsupported, argument, found, status::relation::at_most, most};
-}
-
-bool heads_fit_in_grid(chain_plan const& plan) noexcept {
-  constexpr std::int64_t most = std::int64_t{1} << 31;
-  return plan.chains < most / plan.dims.value_heads / widest;
-}
 
 }  // namespace
 
@@ -48,7 +33,10 @@ status validate(chain_plan const& plan) noexcept {
                    operator_elements(plan.form, plan.dims.key_dim)),
       expect_least("plan.end_state_head_stride", plan.end_state_head_stride, plan.dims.state_elements()));
   if (checked != status::ok) return checked;
-  if (!heads_fit_in_grid(plan)) return {status::unsupported, "plan.chains", plan.chains, status::relation::none, 0};
+  // Of any kernel: a block for each head, value and key, at the most.
+  if (auto const s = expect_grid("plan.chains", plan.chains, std::int64_t{plan.dims.value_heads} * widest);
+      s != status::ok)
+    return s;
   bool const stored = plan.stored == dtype::f32 || (plan.stored == dtype::f16 && plan.form == operator_form::dense);
   return stored ? status{status::ok} : status{status::unsupported, "plan.stored"};
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/shapes.hpp"
+#include "cuda/core/plan_checks.hpp"
 #include "cuda/segment/seam_walk.hpp"
 
 namespace hypic::inline v0 {
@@ -19,11 +20,6 @@ layer_row_strides dense_rows(family_id family, state_dims const& dims) {
           .v = {values, dims.value_dim},
           .gates = {dims.value_heads * gate, gate},
           .beta = {dims.value_heads, 1}};
-}
-
-status expect_at_least(char const* argument, std::int64_t found, std::int64_t least) noexcept {
-  if (found >= least) return status::ok;
-  return {status::invalid_shape, argument, found, status::relation::at_least, least};
 }
 
 operator_form form_of(family_id family) {
@@ -55,21 +51,19 @@ status validate(device_repair_plan const& plan) noexcept {
   if (plan.family > family_id::kda) return {status::invalid_argument, "plan.family"};
   if (auto const s = validate(plan.dims); s != status::ok) return s;
   constexpr std::int32_t widest = 256;
-  if (plan.dims.key_dim > widest)
-    return {status::unsupported, "plan.dims.key_dim", plan.dims.key_dim, status::relation::at_most, widest};
+  if (auto const s = expect_most("plan.dims.key_dim", plan.dims.key_dim, widest); s != status::ok) return s;
   if (!std::isfinite(plan.options.q_scale)) return {status::invalid_argument, "plan.options.q_scale"};
   if (!std::isfinite(plan.options.l2_epsilon)) return {status::invalid_argument, "plan.options.l2_epsilon"};
   if (plan.options.gates > gate_space::linear) return {status::invalid_argument, "plan.options.gates"};
   if (plan.rows > dtype::bf16) return {status::invalid_argument, "plan.rows"};
   auto const checked = first_failure(
-      expect_at_least("plan.total_rows", plan.total_rows, 0), expect_at_least("plan.slots", plan.slots, 0),
-      expect_at_least("plan.chains", plan.chains, 0), expect_at_least("plan.rotary_pairs", plan.rotary_pairs, 0),
-      expect_at_least("plan.operator_head_stride", plan.operator_head_stride,
-                      operator_elements(form_of(plan.family), plan.dims.key_dim)),
-      expect_at_least("plan.end_state_head_stride", plan.end_state_head_stride, plan.dims.state_elements()));
+      expect_least("plan.total_rows", plan.total_rows, 0), expect_least("plan.slots", plan.slots, 0),
+      expect_least("plan.chains", plan.chains, 0), expect_least("plan.rotary_pairs", plan.rotary_pairs, 0),
+      expect_least("plan.operator_head_stride", plan.operator_head_stride,
+                   operator_elements(form_of(plan.family), plan.dims.key_dim)),
+      expect_least("plan.end_state_head_stride", plan.end_state_head_stride, plan.dims.state_elements()));
   if (checked != status::ok) return checked;
-  if (plan.chains > (std::int64_t{1} << 31) / plan.dims.value_heads - 1)
-    return {status::unsupported, "plan.chains", plan.chains, status::relation::none, 0};
+  if (auto const s = expect_grid("plan.chains", plan.chains, plan.dims.value_heads); s != status::ok) return s;
   if (plan.rotary_pairs > 0 && form_of(plan.family) != operator_form::scalar)
     return {status::unsupported, "plan.rotary_pairs: turns under this family's operators"};
   if (2 * std::int64_t{plan.rotary_pairs} > plan.dims.key_dim)
@@ -92,9 +86,7 @@ status seam_repair(device_repair_plan const& plan, repair_tables const& tables, 
     if (pointer == nullptr) return {status::invalid_argument, name};
   if (delta && tables.inputs.beta == nullptr) return {status::invalid_argument, "tables.inputs.beta"};
   if (tables.o != nullptr && tables.inputs.q == nullptr) return {status::invalid_argument, "tables.inputs.q"};
-  auto const limits = current_device();
-  if (!limits) return limits.error();
-  if (auto const hopper = takes_hopper(ex, *limits, true); !hopper) return hopper.error();
+  if (auto const s = expect_path(ex); s != status::ok) return s;
 
   auto const told = tell(ex, "cuda.seam_repair");
   walk_shape const shape{.form = form_of(plan.family),

@@ -122,8 +122,12 @@ int run(hypic_engine::arguments const& given) {
   show(shown_families(families));
 
   if (!figures.empty()) draw_figures(evidence, end_to_end, figures);
-  std::array const arrays{listed(exactness),     listed(composition),        listed(end_to_end), listed(evidence.drift),
-                          listed(evidence.seam), listed(evidence.distances), listed(families)};
+  std::array const arrays{listed(exactness),
+                          listed(composition),
+                          listed(end_to_end),
+                          listed(evidence.drift),
+                          listed(evidence.seam, evidence.distances),
+                          listed(families)};
   std::vector<hypic_engine::file_content> files;
   add_text(files, given.text("--markdown"), markdown);
   add_text(files, given.text("--json"), json_text(json_head(header), arrays));

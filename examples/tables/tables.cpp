@@ -330,16 +330,11 @@ json_array listed(std::vector<drift_row> const& rows) {
   return array;
 }
 
-json_array listed(std::vector<seam_row> const& rows) {
+json_array listed(std::vector<seam_row> const& rows, std::vector<distance_row> const& distances) {
   json_array array{"seam", {}};
   for (auto const& row : rows)
     array.rows.push_back({{"checkpoint", row.checkpoint}, {"w", std::int64_t{row.seam_rows}}, {"kl", row.kl}});
-  return array;
-}
-
-json_array listed(std::vector<distance_row> const& rows) {
-  json_array array{"distance", {}};
-  for (auto const& row : rows)
+  for (auto const& row : distances)
     array.rows.push_back({{"checkpoint", row.checkpoint},
                           {"layer", std::int64_t{row.layer}},
                           {"distance", row.distance},

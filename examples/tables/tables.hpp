@@ -73,8 +73,8 @@ json_array listed(std::vector<exactness_row> const& rows);
 json_array listed(std::vector<composition_row> const& rows);
 json_array listed(std::vector<end_to_end_row> const& rows);
 json_array listed(std::vector<drift_row> const& rows);
-json_array listed(std::vector<seam_row> const& rows);
-json_array listed(std::vector<distance_row> const& rows);
+/// `seam`: what a seam of w rows leaves, then what rows at a distance from their document's start are off by.
+json_array listed(std::vector<seam_row> const& rows, std::vector<distance_row> const& distances);
 json_array listed(std::vector<family_row> const& rows);
 
 }  // namespace hypic_tables
