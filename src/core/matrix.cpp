@@ -77,10 +77,12 @@ HYPIC_INLINE void narrow(float* to, V const& from) noexcept {
 template <class V, std::int64_t Count>
 using registers = V[static_cast<std::size_t>(Count)];
 
-/// sum += factor * operand, for a product that fp64 holds exactly: one instruction gives the bits of two.
+/// sum += factor * operand, for a product that fp64 holds exactly: fused or not, the bits are the same.
 template <class V>
 HYPIC_INLINE void add_exact_product(V& sum, double factor, V const& operand) noexcept {
-#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang fp contract(fast)
+#elif defined(__x86_64__)
   if constexpr (sizeof(V) > baseline::bytes) {
     V const factors = factor - V{};
     asm("vfmadd231pd %2, %1, %0" : "+v"(sum) : "v"(factors), "v"(operand));
