@@ -41,9 +41,12 @@ class attention_case {
     o_ = std::make_shared<device_memory<half>>(static_cast<std::size_t>(rows * query_heads * dim));
     workspace_ = std::make_shared<device_memory<std::byte>>(static_cast<std::size_t>(plan_.workspace_bytes()));
     std::vector<hypic::attention_request> const request{
-        {.first_row = 0, .rows = rows, .key_rows = keys, .keys = upload(k_), .values = upload(v_)}};
+        {.first_row = 0, .rows = rows, .key_rows = keys, .keys = arrays_.upload(k_), .values = arrays_.upload(v_)}};
     std::vector<std::int64_t> const positions(positions_.begin(), positions_.end());
-    tables_ = {.requests = upload(request), .positions = upload(positions), .q = upload(q_), .o = o_->data()};
+    tables_ = {.requests = arrays_.upload(request),
+               .positions = arrays_.upload(positions),
+               .q = arrays_.upload(q_),
+               .o = o_->data()};
   }
 
   row time(std::string name) {
@@ -75,13 +78,6 @@ class attention_case {
     for (auto& value : values) value = __float2bfloat16(distribution(random));
     return values;
   }
-  template <class T>
-  T* upload(std::vector<T> const& from) {
-    auto memory = std::make_shared<device_memory<T>>(from);
-    kept_.push_back(memory);
-    return memory->data();
-  }
-
   /// The largest of some rows and heads.
   double error() const {
     double worst = 0.0;
@@ -124,7 +120,7 @@ class attention_case {
   std::vector<half> q_, k_, v_;
   std::shared_ptr<device_memory<half>> o_;
   std::shared_ptr<device_memory<std::byte>> workspace_;
-  std::vector<std::shared_ptr<void>> kept_;
+  device_arrays arrays_;
 };
 
 }  // namespace hypic_benchmarks

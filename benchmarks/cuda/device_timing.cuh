@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,20 @@ class device_memory {
  private:
   T* data_ = nullptr;
   std::size_t count_;
+};
+
+/// Arrays of the device that live as long as this does.
+class device_arrays {
+ public:
+  template <class T>
+  T* upload(std::vector<T> const& from) {
+    auto memory = std::make_shared<device_memory<T>>(from);
+    kept_.push_back(memory);
+    return memory->data();
+  }
+
+ private:
+  std::vector<std::shared_ptr<void>> kept_;
 };
 
 /// Fills `count` floats with N(0, deviation), the same for the same seed.

@@ -12,6 +12,7 @@
 
 #include "device_timing.cuh"
 #include "hypic/algebra/rotation.hpp"
+#include "hypic/cuda/angles.hpp"
 #include "hypic/cuda/rebase_keys.hpp"
 #include "oracle/recurrence_oracle.hpp"
 #include "report.cuh"
@@ -35,23 +36,23 @@ class rebase_case {
     keys_out_ = std::make_shared<device_memory<half>>(elements);
     values_out_ = std::make_shared<device_memory<half>>(elements);
     frequencies_ = *hypic::plain_frequencies(2 * pairs, 10000.0);
-    auto* const keys = upload(keys_);
-    auto* const values = upload(values_);
+    auto* const keys = arrays_.upload(keys_);
+    auto* const values = arrays_.upload(values_);
     std::vector<hypic::rebase_span> spans;
     for (int start = 0; start < tokens; start += span_rows) {
       auto const turn = hypic::make_rotation({.frequencies = frequencies_}, offset + start);
-      auto angles = turn.cosine;
-      angles.insert(angles.end(), turn.sine.begin(), turn.sine.end());
+      std::vector<float> angles(2 * pairs);
+      expect_ok(write_angles(turn, angles));
       auto const first = static_cast<std::size_t>(start) * heads * dim;
       spans.push_back({.keys = keys + first,
                        .values = values + first,
                        .rows = span_rows,
-                       .angles = upload(angles),
+                       .angles = arrays_.upload(angles),
                        .keys_out = keys_out_->data(),
                        .values_out = values_out_->data(),
                        .first_position = start});
     }
-    spans_ = upload(spans);
+    spans_ = arrays_.upload(spans);
   }
 
   row time(std::string name) {
@@ -72,13 +73,6 @@ class rebase_case {
   static constexpr int span_rows = 2048;
   static constexpr int offset = 1000;  // the spans' cached positions start elsewhere
   using half = __nv_bfloat16;
-
-  template <class T>
-  T* upload(std::vector<T> const& from) {
-    auto memory = std::make_shared<device_memory<T>>(from);
-    kept_.push_back(memory);
-    return memory->data();
-  }
 
   /// Keys of some rows against their turn in fp64; infinite where a value was not copied bit for bit.
   double error() const {
@@ -107,7 +101,7 @@ class rebase_case {
   std::vector<double> frequencies_;
   std::shared_ptr<device_memory<half>> keys_out_, values_out_;
   hypic::rebase_span* spans_ = nullptr;
-  std::vector<std::shared_ptr<void>> kept_;
+  device_arrays arrays_;
 };
 
 }  // namespace hypic_benchmarks

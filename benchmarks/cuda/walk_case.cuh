@@ -82,13 +82,6 @@ class walk_case {
     }
   }
 
-  template <class T>
-  T* upload(std::vector<T> const& from) {
-    auto memory = std::make_shared<device_memory<T>>(from);
-    kept_.push_back(memory);
-    return memory->data();
-  }
-
   void make_tables() {
     std::vector<hypic::seam_span> spans;
     std::vector<hypic::seam_chain> chains;
@@ -104,12 +97,13 @@ class walk_case {
       spans.push_back({row, 64, -1, 0, false});
       row += 64;
     }
-    tables_ = {.inputs = {upload(q_), upload(k_), upload(v_), upload(gates_), upload(beta_)},
+    tables_ = {.inputs = {arrays_.upload(q_), arrays_.upload(k_), arrays_.upload(v_), arrays_.upload(gates_),
+                          arrays_.upload(beta_)},
                .o = o_.data(),
                .states = states_.data(),
-               .spans = upload(spans),
-               .chains = upload(chains),
-               .records = upload(records)};
+               .spans = arrays_.upload(spans),
+               .chains = arrays_.upload(chains),
+               .records = arrays_.upload(records)};
   }
 
   /// The final state of some heads.
@@ -157,7 +151,7 @@ class walk_case {
   device_memory<half> o_;
   std::vector<half> q_, k_, v_;
   std::vector<float> gates_, beta_;
-  std::vector<std::shared_ptr<void>> kept_;
+  device_arrays arrays_;
 };
 
 }  // namespace hypic_benchmarks

@@ -65,12 +65,6 @@ __device__ inline void copy_bulk(void* to, void const* from, unsigned bytes, bar
                : "memory");
 }
 
-/// Brings `bytes`, a multiple of 16 at such an address, into the L2 cache.
-__device__ inline void prefetch_bulk(void const* from, unsigned bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes)
-               : "memory");
-}
-
 template <int Registers>
 __device__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));

@@ -7,6 +7,7 @@
 
 #include "core/scratch.hpp"
 #include "core/shapes.hpp"
+#include "cuda/core/plan_checks.hpp"
 #include "cuda/segment/attention_kernels.hpp"
 
 namespace hypic::inline v0 {
@@ -14,16 +15,6 @@ namespace {
 
 constexpr std::int64_t widest = 256;
 constexpr std::int64_t most_splits = 65'535;  // the grid's limit
-
-status expect_least(char const* argument, std::int64_t found, std::int64_t least) noexcept {
-  if (found >= least) return status::ok;
-  return {status::invalid_shape, argument, found, status::relation::at_least, least};
-}
-
-status expect_most(char const* argument, std::int64_t found, std::int64_t most) noexcept {
-  if (found <= most) return status::ok;
-  return {status::unsupported, argument, found, status::relation::at_most, most};
-}
 
 status expect_multiple(char const* argument, std::int64_t found, std::int64_t of) noexcept {
   if (found % of == 0) return status::ok;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hypic/cuda/seam_repair.hpp"
 
-#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/shapes.hpp"
 #include "cuda/core/plan_checks.hpp"

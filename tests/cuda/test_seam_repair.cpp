@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda/device.hpp"
+#include "hypic/cuda/angles.hpp"
 #include "segment/repair_run.hpp"
 
 using namespace hypic;
@@ -84,8 +85,8 @@ class device_run {
     if (record.turn == nullptr || record.turn->identity()) return out;
     plan_.rotary_pairs = static_cast<std::int32_t>(record.turn->cosine.size());
     plan_.pairing = record.turn->pairing;
-    auto angles = record.turn->cosine;
-    angles.insert(angles.end(), record.turn->sine.begin(), record.turn->sine.end());
+    std::vector<float> angles(2 * record.turn->cosine.size());
+    REQUIRE(write_angles(*record.turn, angles) == status::ok);
     out.turn = upload(angles);
     return out;
   }
