@@ -17,26 +17,13 @@
 #include "cuda/device.hpp"
 #include "cuda/half_types.hpp"
 #include "support/attention_oracle.hpp"
+#include "support/attention_request.hpp"
 #include "support/layer_data.hpp"
 
 using namespace hypic;
 using namespace hypic::test;
 
 namespace {
-
-using positions = std::vector<std::int64_t>;
-
-// One request: which rows it forwards, and how many keys its memory holds.
-struct request {
-  positions rows;
-  std::int64_t keys = 0;
-};
-
-positions consecutive(std::int64_t first, std::int64_t count) {
-  positions rows(to_index(count));
-  std::iota(rows.begin(), rows.end(), first);
-  return rows;
-}
 
 // Eight rows every 37 positions, as seams of short spans are, and the prompt's last five.
 request seams(std::int64_t keys) {

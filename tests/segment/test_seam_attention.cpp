@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/attention_oracle.hpp"
+#include "support/attention_request.hpp"
 #include "support/layer_data.hpp"
 #include "support/random_tensor.hpp"
 
@@ -18,20 +19,6 @@ using namespace hypic;
 using namespace hypic::test;
 
 namespace {
-
-using positions = std::vector<std::int64_t>;
-
-// One request: which rows it forwards, and how many keys its memory holds.
-struct request {
-  positions rows;
-  std::int64_t keys = 0;
-};
-
-positions consecutive(std::int64_t first, std::int64_t count) {
-  positions rows;
-  for (std::int64_t i = 0; i < count; ++i) rows.push_back(first + i);
-  return rows;
-}
 
 attention_plan heads(std::int32_t query_heads, std::int32_t kv_heads, std::int32_t key_dim, std::int32_t value_dim) {
   attention_plan plan;
